@@ -153,17 +153,16 @@ class Planes:
 
     def _letter(self, record: Any) -> None:
         headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
-        value = record.value or b""
-        queue = headers.get(record_headers.QUEUE)
-        letter = DeadLetter(
-            record.timestamp,
-            headers.get(record_headers.REASON, ""),
-            f"queue {queue}" if queue else headers.get(record_headers.TOPIC, ""),
-            (record.key or b"").decode("utf-8", "replace")[:LETTER_CHARACTERS],
-            value[: 4 * LETTER_CHARACTERS].decode("utf-8", "replace")[:LETTER_CHARACTERS],
-            len(value),
+        value, queue = record.value or b"", headers.get(record_headers.QUEUE)
+        reason = headers.get(record_headers.REASON, "")
+        origin = f"queue {queue}" if queue else headers.get(record_headers.TOPIC, "")
+        self._letters.append(
+            DeadLetter(record.timestamp, reason, origin, _beginning(record.key or b""), _beginning(value), len(value))
         )
-        self._letters.append(letter)
         self._trends["dead letters"].add(record.timestamp)
         if queue:
             self._queues.dead(queue, record.timestamp)
+
+
+def _beginning(value: bytes) -> str:
+    return value[: 4 * LETTER_CHARACTERS].decode("utf-8", "replace")[:LETTER_CHARACTERS]

@@ -190,8 +190,8 @@ class _Queue:
         self.at = self.lease = 0
         self.held: dict[str, _Held] = {}
         self.consumers: dict[str, int] = {}
-        trends = (Trend(max(1, window // SLICES), SLICES) for _ in range(4))
-        self.delivered, self.redelivered, self.settled, self.dead = trends
+        self.recent = tuple(Trend(max(1, window // SLICES), SLICES) for _ in range(4))
+        self.delivered, self.redelivered, self.settled, self.dead = self.recent
 
     def release(self, consumer: str) -> None:
         self.consumers.pop(consumer, None)
@@ -250,20 +250,10 @@ class QueueView:
                 message: held for message, held in one.held.items() if not one.lease or held.since + one.lease > now
             }
             since = min((held.since for held in one.held.values()), default=None)
-            found.append(
-                QueueLine(
-                    one.queue,
-                    len(one.consumers),
-                    len(one.held),
-                    None if since is None else max(0, now - since),
-                    max((held.count for held in one.held.values()), default=0),
-                    one.delivered.total(now),
-                    one.redelivered.total(now),
-                    one.settled.total(now),
-                    one.dead.total(now),
-                    one.at,
-                )
-            )
+            oldest = None if since is None else max(0, now - since)
+            most = max((held.count for held in one.held.values()), default=0)
+            recent = [*(trend.total(now) for trend in one.recent), one.at]
+            found.append(QueueLine(one.queue, len(one.consumers), len(one.held), oldest, most, *recent))
         return sorted(found, key=lambda line: (-line.held, -line.delivered, line.queue))
 
     def _touch(self, queue: str, at: int) -> _Queue:

@@ -101,21 +101,13 @@ def read_signal(
     envelope = _decode(record, key)
     # correlate counts answers for as long
     request = read_request(envelope, max_timeout_ms=SMART_MAXIMUM_MS)
-    live = request.channel == "live" and request.response_required
-    return Signal(
-        _correlation_id(record, envelope),
-        envelope,
-        request.channel,
-        tuple([name for name in request.awaited if name not in BUILT_IN and name in labels]),
-        request.response_required,
-        live and LIVE_RESPONSE in labels,
-        request.timeout_ms,
-        record.timestamp,
-        record.topic,
-        record.partition,
-        record.offset,
-        expired=request.awaits and over(record, request.timeout_ms),
-    )
+    own = tuple([name for name in request.awaited if name not in BUILT_IN and name in labels])
+    required, timeout_ms = request.response_required, request.timeout_ms
+    wanted = request.channel == "live" and required and LIVE_RESPONSE in labels
+    place = (record.timestamp, record.topic, record.partition, record.offset)
+    identity = _correlation_id(record, envelope)
+    expired = request.awaits and over(record, timeout_ms)
+    return Signal(identity, envelope, request.channel, own, required, wanted, timeout_ms, *place, expired=expired)
 
 
 def is_over(record: Any, timeout_ms: int | None, now_ms: float | None) -> bool:

@@ -121,17 +121,9 @@ class FailedMessage(msgspec.Struct, frozen=True):
         if kept is None or kept.withdrawn:
             return cls(seq, reason, None, None, None, [], None, context)
         own, ours = dict(kept.headers), [header for header in kept.headers if header[0] not in PUBLISHER]
-        topic, ttl = own.get(TOPIC), own.get(TTL)
-        return cls(
-            seq,
-            reason,
-            kept.value,
-            None if topic is None else topic.decode(),
-            kept.key,
-            ours,
-            None if ttl is None else int(ttl),
-            context,
-        )
+        topic = own[TOPIC].decode() if TOPIC in own else None
+        ttl_ms = int(own[TTL]) if TTL in own else None
+        return cls(seq, reason, kept.value, topic, kept.key, ours, ttl_ms, context)
 
 
 class PublishStatistics(msgspec.Struct, frozen=True):

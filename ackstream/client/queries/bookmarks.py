@@ -191,20 +191,10 @@ class LogMessage(Message):
 def read_message(command: str, record: Any, sub_id: str | None, bookmarks: Bookmarks) -> LogMessage:
     """Return the message in a record of ``query-results``."""
     headers = dict(record.headers)
-    return LogMessage(
-        text(headers.get(record_headers.CLIENT)),
-        text(headers.get(record_headers.TOPIC)),
-        headers.get(record_headers.KEY),
-        record.value,
-        {
-            name.removeprefix(record_headers.APPLICATION): value
-            for name, value in record.headers
-            if name.startswith(record_headers.APPLICATION)
-        },
-        int(text(headers.get(record_headers.TIMESTAMP))),
-        command,
-        text(headers.get(record_headers.BOOKMARK)),
-        sub_id,
-        bookmarks,
-        int(headers.get(record_headers.OMITTED) or b"0"),
-    )
+    names = (record_headers.CLIENT, record_headers.TOPIC, record_headers.TIMESTAMP, record_headers.BOOKMARK)
+    client, topic, timestamp, bookmark = (text(headers.get(name)) for name in names)
+    mark = record_headers.APPLICATION
+    own = {name.removeprefix(mark): value for name, value in record.headers if name.startswith(mark)}
+    content = (headers.get(record_headers.KEY), record.value, own, int(timestamp))
+    omitted = int(headers.get(record_headers.OMITTED) or b"0")
+    return LogMessage(client, topic, *content, command, bookmark, sub_id, bookmarks, omitted)

@@ -70,20 +70,11 @@ def of_record(record: Any, reader: Acknowledger | None = None) -> Sample | None:
     command = headers.get(record_headers.COMMAND)
     if command not in (None, b"publish") or not publisher or seq is None:
         return None
-    topic = headers.get(record_headers.TOPIC)
-    return Sample(
-        publisher,
-        None if topic is None else text(topic),
-        headers.get(record_headers.KEY),
-        record.value,
-        {name: value for name, value in headers.items() if name not in record_headers.PUBLISHER},
-        record.timestamp,
-        seq,
-        record.partition,
-        record.offset,
-        text(headers.get(record_headers.SESSION))[:MAX_SESSION_CHARACTERS],
-        reader,
-    )
+    topic = text(headers[record_headers.TOPIC]) if headers.get(record_headers.TOPIC) is not None else None
+    own = {name: value for name, value in headers.items() if name not in record_headers.PUBLISHER}
+    content = (headers.get(record_headers.KEY), record.value, own, record.timestamp)
+    session = text(headers.get(record_headers.SESSION))[:MAX_SESSION_CHARACTERS]
+    return Sample(publisher, topic, *content, seq, record.partition, record.offset, session, reader)
 
 
 def of_row(row: dict[str, Any], reader: Acknowledger | None = None) -> Sample:

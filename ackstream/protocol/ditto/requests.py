@@ -95,30 +95,17 @@ def read_request(
     if kind is None:
         raise unknown_topic_path(str(topic), _why_not(envelope))
     requested = user.get(REQUESTED_ACKS)
-    expectation = _expectation(
-        kind,
-        None if requested is None else tuple(requested),
-        user.get(RESPONSE_REQUIRED),
-        user.get(TIMEOUT),
-        default_timeout_ms,
-        max_timeout_ms,
-    )
+    labels = None if requested is None else tuple(requested)
+    required, timeout = user.get(RESPONSE_REQUIRED), user.get(TIMEOUT)
+    expectation = _expectation(kind, labels, required, timeout, default_timeout_ms, max_timeout_ms)
     live = kind in ("live", "liveQuery", "message")
     if live and CONDITION in user:
         raise not_available(f"The header '{CONDITION}' of a live command or message", _ASK_FIRST)
     if live:
         reply[CHANNEL] = "live"
-    return Request(
-        topic.thing_id if topic.group == "things" else None,
-        "live" if live else "twin",
-        kind,
-        *expectation,
-        reply,
-        topic.criterion,
-        topic.action,
-        topic.subject,
-        envelope.path,
-    )
+    thing_id, channel = topic.thing_id if topic.group == "things" else None, "live" if live else "twin"
+    compared = (topic.criterion, topic.action, topic.subject, envelope.path)
+    return Request(thing_id, channel, kind, *expectation, reply, *compared)
 
 
 # a producer's requests differ in their ids, rarely in these headers
@@ -137,12 +124,8 @@ def _expectation(
     defaults.check_combination("Connectivity", kind, headers)
     labels = tuple(dict.fromkeys(headers.get(REQUESTED_ACKS) or ()))
     waits = defaults.waits_for_acks(kind, labels)
-    return (
-        labels if waits else (),
-        headers.get(RESPONSE_REQUIRED, True),
-        waits,
-        defaults.timeout_milliseconds("Connectivity", kind, headers, default_ms, maximum_ms),
-    )
+    timeout_ms = defaults.timeout_milliseconds("Connectivity", kind, headers, default_ms, maximum_ms)
+    return labels if waits else (), headers.get(RESPONSE_REQUIRED, True), waits, timeout_ms
 
 
 _NAMES = {"events": "an event", "acks": "an acknowledgement", "errors": "an error", "announcements": "an announcement"}

@@ -119,17 +119,9 @@ def _known_suffix(text: str) -> _Suffix | None:
 
 def _segments(text: str) -> list[str]:
     """Split at slashes as Ditto does: from an empty segment on, the rest is one segment that starts with a slash."""
-    segments = []
-    if text.startswith("/"):
-        segments.append("")
-        text = text[1:]
-    while text:
-        head, slash, tail = text.partition("/")
-        if slash and not head:
-            return [*segments, text]
-        segments.append(head)
-        text = tail
-    return segments
+    head, empty, rest = text.partition("//")
+    segments = head.removesuffix("/").split("/") if text else []
+    return [*segments, f"/{rest}"] if empty else segments
 
 
 def _parts(text: str) -> _Parts:
