@@ -23,12 +23,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from ackstream.local.broker import Broker
 
+from ackstream.lake import tables
 from ackstream.local import jars
 from ackstream.local.submit import JAVA_OPTIONS, archive_classes
 from ackstream.spark.session import quick_start, session
 from tests.harness.kafka import following
 from tests.harness.ports import free_ports
 from tests.harness.processes import NOT_COMPILED
+from tests.lake import empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,10 +201,20 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.python.daemon.module": "tests.harness.forked",
             # planning a query anew after each of its stages gains nothing with few rows
             "spark.sql.adaptive.enabled": "false",
+            # nobody sees what Spark would show of each plan, and its own checks of its rules are not under test
+            "spark.sql.ui.explainMode": "simple",
+            "spark.sql.lightweightPlanChangeValidation": "false",
+            # of the plans that have run it keeps a thousand, which Java's collector goes through
+            "spark.sql.ui.retainedExecutions": "50",
+            "spark.ui.retainedJobs": "100",
+            "spark.ui.retainedStages": "100",
             JAVA_OPTIONS: quick_start(),
         },
     )
-    yield started
+    with pytest.MonkeyPatch.context() as patch:
+        # Spark takes longer to create a table than to write to it; `tests/lake/test_tables.py` shows that jobs do it
+        patch.setattr(tables, "create", empty.create_copied)
+        yield started
     started.stop()
 
 

@@ -20,10 +20,15 @@ from ackstream.errors import StartError
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import commits, schemas, tables, things
 from ackstream.settings import Lake, Settings
-from tests.lake import changes, records
+from tests.lake import changes, empty, records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def _created_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "create", empty.as_a_job_does)
 
 
 def version(lake: Lake, name: str) -> int:
