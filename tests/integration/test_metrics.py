@@ -1,21 +1,15 @@
-"""What operators see of jobs that run on the real broker: metrics over HTTP, probes, the log of the JVM, traces."""
+"""What operators see of jobs that run on the real broker: metrics over HTTP, probes, traces."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ackstream.local import jars
 from ackstream.observe.endpoint import HEALTH, serving
 from ackstream.observe.metrics import METRICS
 from ackstream.settings import Metrics
@@ -25,6 +19,8 @@ from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
     from ackstream.settings import Kafka
@@ -118,37 +114,3 @@ def test_the_trace_of_a_record_header_comes_back_with_the_reply(
 
 def _signals(system: System) -> dict[str, Any]:
     return {row["signal"]["correlation_id"]: row for row in system.ledger() if "signal" in row}
-
-
-PROGRAM = """
-from ackstream.local import jars
-from ackstream.settings import load
-from ackstream.spark.session import session
-
-spark = session(load(), "log", jars=jars.resolve("spark"))
-log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.b")
-log.warn('It "fails":\\n%s' % chr(27))
-log.error("It fails.", spark._jvm.java.lang.IllegalStateException("why\\nnot"))
-log.info("nothing")
-"""
-
-
-@pytest.mark.usefixtures("jvm")
-def test_the_jvm_logs_json_lines_where_the_program_does(tmp_path: Path) -> None:
-    assert jars.present("spark")
-    environment = {name: text for name, text in os.environ.items() if name != "LOG4J_CONFIGURATION_FILE"}
-    finished = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=tmp_path,
-        env={**environment, "ACKSTREAM_LOG_FORMAT": "json", "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=True,
-    )
-    lines = [json.loads(line) for line in finished.stderr.splitlines() if line.startswith("{")]
-    warned, failed = (line for line in lines if line["logger"] == "a.b")
-    assert (warned["level"], warned["program"], warned["message"].strip()) == ("warning", "spark", 'It "fails":\n\x1b')
-    assert failed["message"].startswith("It fails.\n")
-    assert "java.lang.IllegalStateException: why" in failed["message"]
-    assert warned["time"].endswith("Z")

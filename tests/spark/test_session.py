@@ -1,4 +1,4 @@
-"""What a session shows to other users of the machine: nothing."""
+"""What a session shows to other users of the machine, which is nothing, and what its JVM logs."""
 
 from __future__ import annotations
 
@@ -47,23 +47,39 @@ memory = spark._jvm.Runtime.getRuntime().maxMemory()
 hidden = spark._jvm.org.apache.spark.util.Utils.redact(spark._jsc.sc().conf(), spark._jvm.PythonUtils.toSeq(
     [spark._jvm.scala.Tuple2("spark.hadoop.fs.s3a.secret.key", planted)])).toString()
 print(json.dumps([java, shown, known, memory, hidden, os.environ.get("PYSPARK_SUBMIT_ARGS")]))
+log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.b")
+log.warn('It "fails":\\n%s' % chr(27))
+log.error("It fails.", spark._jvm.java.lang.IllegalStateException("why\\nnot"))
+log.info("nothing")
 """
 
 
-def test_no_secret_of_the_settings_is_in_the_list_of_processes(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    """Run the program, as one that a user writes."""
     assert jars.present("spark")
     conf = {"spark.hadoop.fs.s3a.secret.key": "hunter2 = \\ é", "spark.a": " b"}
-    environment = {**os.environ, "ACKSTREAM_SPARK_CONF": json.dumps(conf), "ACKSTREAM_SPARK_DRIVER_MEMORY": "700m"}
-    finished = subprocess.run(
+    own = {
+        "ACKSTREAM_SPARK_CONF": json.dumps(conf),
+        "ACKSTREAM_SPARK_DRIVER_MEMORY": "700m",
+        "ACKSTREAM_LOG_FORMAT": "json",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    environment = {name: text for name, text in os.environ.items() if name != "LOG4J_CONFIGURATION_FILE"}
+    found = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        cwd=tmp_path_factory.mktemp("program"),
+        env=environment | own,
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
         check=False,
     )
-    assert finished.returncode == 0, finished.stderr
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+def test_no_secret_of_the_settings_is_in_the_list_of_processes(finished: subprocess.CompletedProcess[str]) -> None:
     java, shown, known, memory, hidden, arguments = json.loads(finished.stdout)
     assert "--properties-file" in java
     assert shown == []
@@ -76,6 +92,15 @@ def test_no_secret_of_the_settings_is_in_the_list_of_processes(tmp_path: Path) -
     assert "hunter2" not in hidden
     assert arguments is None
     assert "hunter2" not in finished.stderr
+
+
+def test_the_jvm_logs_json_lines_where_the_program_does(finished: subprocess.CompletedProcess[str]) -> None:
+    lines = [json.loads(line) for line in finished.stderr.splitlines() if line.startswith("{")]
+    warned, failed = (line for line in lines if line["logger"] == "a.b")
+    assert (warned["level"], warned["program"], warned["message"].strip()) == ("warning", "spark", 'It "fails":\n\x1b')
+    assert failed["message"].startswith("It fails.\n")
+    assert "java.lang.IllegalStateException: why" in failed["message"]
+    assert warned["time"].endswith("Z")
 
 
 def test_tables_and_checkpoints_are_their_owner_s_alone(jvm: SparkSession, tmp_path: Path) -> None:
