@@ -413,6 +413,8 @@ def test_a_command_that_is_refused_prints_one_sentence(
     assert line.startswith(f"Kafka at {broker.bootstrap} refuses the login of operator by SCRAM-SHA-512 (")
 
 
+# by default the tests of missing ACLs show the sentence, and those of drivers how they end with one
+@pytest.mark.long
 def test_a_job_that_is_refused_ends_with_one_sentence(
     broker: SecuredBroker, kafkas: dict[str, Kafka], tmp_path: Path
 ) -> None:

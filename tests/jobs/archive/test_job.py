@@ -26,7 +26,12 @@ def made(spark: SparkSession, lake: Lake) -> Lake:
     return lake
 
 
-@pytest.fixture(params=["driver", "spark"])
+BOTH_WAYS = pytest.mark.parametrize("way", ["driver", "spark"], indirect=True)
+# what is written at all does not depend on the way
+EITHER_WAY = pytest.mark.parametrize("way", ["driver", pytest.param("spark", marks=pytest.mark.long)], indirect=True)
+
+
+@pytest.fixture
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write the rows of all batches on the driver, or by Spark, as those of a large one."""
     if request.param == "spark":
@@ -54,6 +59,7 @@ def version(lake: Lake, name: str) -> int:
     return deltalake.DeltaTable(lake.table(name)).version()
 
 
+@BOTH_WAYS
 @pytest.mark.usefixtures("way")
 def test_a_batch_is_there_for_delta_rs_and_duckdb_once_it_is_written(spark: SparkSession, made: Lake) -> None:
     values = [*outcomes(1, 2), records.acknowledgement(9), records.dead_letter(7), b"garbage"]
@@ -70,6 +76,7 @@ def test_a_batch_is_there_for_delta_rs_and_duckdb_once_it_is_written(spark: Spar
     assert duckdb.sql(joined).fetchall() == [("c-1", 200, 2), ("c-2", 200, 2)]
 
 
+@BOTH_WAYS
 @pytest.mark.usefixtures("way")
 def test_a_batch_writes_one_file_a_table_and_leaves_tables_without_rows_alone(spark: SparkSession, made: Lake) -> None:
     frame = records.frame(spark, outcomes(*range(50))).repartition(4)
@@ -84,6 +91,7 @@ def test_an_empty_batch_commits_nothing(spark: SparkSession, made: Lake) -> None
     assert [version(made, name) for name in TABLES] == [0] * len(TABLES)
 
 
+@EITHER_WAY
 @pytest.mark.usefixtures("way")
 def test_copies_within_a_batch_and_across_batches_stay_out(spark: SparkSession, made: Lake) -> None:
     """Correlate died in its batch 1 twice, and each time wrote a part of it again."""
