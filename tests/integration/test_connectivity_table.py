@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, closing
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,13 +13,14 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.settings import Kafka, Settings
 from tests.harness.connections import Elsewhere, connected
+from tests.harness.kafka import following
 from tests.harness.remotes import REMOTES, Remote
 from tests.harness.system import System
 from tests.harness.waiting import eventually
 from tests.prose import each, prose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -46,17 +49,13 @@ def headers(row: dict[str, Any]) -> dict[str, Any]:
     return found | {"timeout": "0"} if row["timeout"] == "zero" else found
 
 
-def own(broker: str, name: str) -> Kafka:
-    return Kafka(bootstrap=broker, topic_prefix=f"table{os.getpid()}-{name}-", partitions=2)
-
-
 class KafkaRows:
     """A partition for each message, whose commits then show its settlement."""
 
     name = "kafka"
 
-    def __init__(self, broker: str, number: int) -> None:
-        self._elsewhere = Elsewhere(own(broker, self.name))
+    def __init__(self, kafka: Kafka, number: int) -> None:
+        self._elsewhere = Elsewhere(kafka)
         self._incoming = self._elsewhere.topic("in", number)
         self._answers = self._elsewhere.topic("answers")
 
@@ -109,65 +108,75 @@ class RemoteRows:
         self._remote.close()
 
 
-@pytest.fixture(scope="module", params=[None, *REMOTES], ids=lambda kind: "Kafka" if kind is None else kind.__name__)
-def rows(
-    request: pytest.FixtureRequest, broker: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[KafkaRows | RemoteRows]:
-    number = len(ROWS) + 1
-    if request.param is None:
-        found = KafkaRows(broker, number)
-        yield found
-        found.close()
-        return
-    with request.param.broker(tmp_path_factory.mktemp("remote")) as running:
-        remote = RemoteRows(request.param(running, f"table{os.getpid()}", number))
-        yield remote
-        remote.close()
+@pytest.fixture(scope="module")
+def system(broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Run correlate; the correlation-ids of each protocol begin with its name."""
+    kafka = Kafka(bootstrap=broker, topic_prefix=f"table{os.getpid()}-", partitions=2)
+    with following(kafka), closing(System(kafka, tmp_path_factory.mktemp("table"), clock=True)) as found:
+        ensure_topics(found.settings)
+        with found.correlate(spark):
+            yield found
 
 
 @pytest.fixture(scope="module")
-def table(
-    broker: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: KafkaRows | RemoteRows
-) -> dict[str, Any]:
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Any], Any]]:
+    """Return a function that starts a broker, or finds it running."""
+    with ExitStack() as stack:
+        yield cache(lambda kind: stack.enter_context(kind(tmp_path_factory.mktemp("remote"))))
+
+
+@pytest.fixture(scope="module", params=[None, *REMOTES], ids=lambda kind: "Kafka" if kind is None else kind.__name__)
+def rows(
+    request: pytest.FixtureRequest, system: System, brokers: Callable[[Any], Any]
+) -> Iterator[KafkaRows | RemoteRows]:
+    kind, number = request.param, len(ROWS) + 1
+    found: KafkaRows | RemoteRows
+    if kind is None:
+        found = KafkaRows(system.settings.kafka, number)
+    else:
+        found = RemoteRows(kind(brokers(kind.broker), f"table{os.getpid()}-{kind.__name__}", number))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def table(system: System, rows: KafkaRows | RemoteRows) -> dict[str, Any]:
     """Send a message for each row; the value tells what was published for each, and when it was settled."""
-    kafka = own(broker, rows.name)
-    system = System(kafka, tmp_path_factory.mktemp("table"), clock=True)
-    settings = Settings(kafka=kafka, connections=(rows.connection(),))
-    ensure_topics(settings)
     given_ = {name: prose("header_defaults")[name]["given"] for name in ROWS}
     given_[FAILED] = {"response-required": True, "requested-acks": "non-empty", "timeout": "non-zero"}
     waiting = {name for name, row in given_.items() if row["requested-acks"] != "empty" and row["timeout"] != "zero"}
     # MQTT acknowledges in order: what waits comes last
     order = sorted(given_, key=lambda name: name in waiting)
+    ids = {name: f"{rows.name}-{name}" for name in given_}
 
     def settled() -> set[str]:
         return {name for number, name in enumerate(order) if rows.settled(number)}
 
-    with system.correlate(spark), connected(settings):
+    with connected(Settings(kafka=system.settings.kafka, connections=(rows.connection(),))):
         for number, name in enumerate(order):
-            rows.send(system.command_json(name, **headers(given_[name])), number)
+            rows.send(system.command_json(ids[name], **headers(given_[name])), number)
         eventually(lambda: settled() == set(order) - waiting, "all that awaits nothing is settled")
         for name, row in given_.items():
             if row["response-required"] and row["timeout"] != "zero":
                 topic = "org.acme/lamp/things/twin/commands/modify"
-                named = {"correlation-id": name}
-                system.answer(name, {"topic": topic, "headers": named, "path": "/attributes/x", "status": 204})
+                named = {"correlation-id": ids[name]}
+                system.answer(ids[name], {"topic": topic, "headers": named, "path": "/attributes/x", "status": 204})
             elif name in waiting:
-                aggregate = system.ack_json(name, "") | {"value": {"twin-persisted": {"status": 204}}}
-                system.answer(name, aggregate)
+                aggregate = system.ack_json(ids[name], "") | {"value": {"twin-persisted": {"status": 204}}}
+                system.answer(ids[name], aggregate)
         assert settled() == set(order) - waiting
         for name in waiting:
-            system.ack(name, "my-ack", 404 if name == FAILED else 200)
+            system.ack(ids[name], "my-ack", 404 if name == FAILED else 200)
         eventually(lambda: settled() == set(order), "everything is settled")
         eventually(lambda: len(rows.answers()) == 6, "all answers")
         published = [decode(value) for value in rows.answers()]
-        timeouts = {record["signal"]["timeout_ms"] for record in system.ledger() if "signal" in record}
-    system.close()
-    assert timeouts == {0, 60_000}
+        signals = [record["signal"] for record in system.ledger() if "signal" in record]
+    own = [signal for signal in signals if signal["correlation_id"].startswith(f"{rows.name}-")]
+    assert {signal["timeout_ms"] for signal in own} == {0, 60_000}
     kinds = {"errors": "error", "commands": "response", "acks": "acks"}
     answered = {answer.headers["correlation-id"]: kinds[answer.topic.criterion] for answer in published}
     assert len(answered) == len(published)
-    return {name: (answered.get(name), "after acks" if name in waiting else "immediately") for name in given_}
+    return {name: (answered.get(ids[name]), "after acks" if name in waiting else "immediately") for name in given_}
 
 
 @each("header_defaults", "doc-Connectivity-")
