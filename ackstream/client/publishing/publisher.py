@@ -33,7 +33,6 @@ from ackstream.kafka.clients import CLOSE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
 
     from ackstream.client.core.storage import KeptMessage
     from ackstream.client.publishing._reader_acks import WriterAcknowledgements
@@ -311,9 +310,7 @@ class Publisher(Client):
                 "lost: close the publisher with a longer timeout, or give it a store."
             )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         with nullcontext() if error is None else suppress(FlushTimeout):
             self.close()
 
