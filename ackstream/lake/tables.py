@@ -254,20 +254,16 @@ def new_columns(table: Table, found: Mapping[str, str], path: str) -> list[Any]:
     """
     missing = []
     for column in table.schema:
-        kind = column.dataType.simpleString()
-        if column.name not in found and column.nullable:
+        name, kind = column.name, column.dataType.simpleString()
+        if name not in found and column.nullable:
             missing.append(column)
-        elif found.get(column.name) != kind:
-            wanted = {column.name: kind}
+        elif found.get(name) != kind:
+            there = f"a column {name} of type {found[name]}" if name in found else f"no column {name}"
             raise StartError(
-                f"The table {table.name} at {path} has {_described(column.name, found)} where this version writes"
-                f" {_described(column.name, wanted)}; move the table away, or point lake.path to another directory."
+                f"The table {table.name} at {path} has {there} where this version writes a column {name} of type"
+                f" {kind}; move the table away, or point lake.path to another directory."
             )
     return missing
-
-
-def _described(column: str, types: Mapping[str, str]) -> str:
-    return f"a column {column} of type {types[column]}" if column in types else f"no column {column}"
 
 
 def _adjust(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
