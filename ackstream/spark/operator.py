@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -177,15 +177,13 @@ def told(spark: SparkSession) -> Told:
 
 def spread(shards: int, tasks: int, hash_of: Callable[[int], int]) -> list[int]:
     """Return keys that Spark's hash distributes evenly over the tasks; it puts 0 and 1 into one of two tasks."""
-    most, taken, found = -(-shards // tasks), Counter[int](), []
-    for key in count():
-        task = hash_of(key) % tasks
-        if taken[task] < most:
-            taken[task] += 1
-            found.append(key)
-            if len(found) == shards:
-                break
-    return found
+    most, keys = -(-shards // tasks), Counter[int]()
+
+    def fits(key: int) -> bool:
+        keys[task := hash_of(key) % tasks] += 1
+        return keys[task] <= most
+
+    return list(islice(filter(fits, count()), shards))
 
 
 def distribute(spark: SparkSession, shards: int, theirs: Mapping[str, Any]) -> dict[str, list[int]]:
