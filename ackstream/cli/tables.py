@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -181,7 +182,8 @@ def sql(
     with _answering(lake) as connection:
         for statement in connection.extract_statements(query):
             found = connection.execute(statement)
-            columns, rows = [column[0] for column in found.description or ()], _rows(found)
+            columns = [column[0] for column in found.description or ()]
+            rows = chain.from_iterable(iter(partial(found.fetchmany, ROWS), []))
             first = next(rows, None)
             # SET and the like answer nothing
             if first is not None or statement.type.name == "SELECT":
@@ -209,11 +211,6 @@ def _answering(lake: Lake) -> Iterator[DuckDBPyConnection]:
             raise (absent(names[0], lake.table(names[0])) if names else InputError(str(error))) from None
         except duckdb.Error as error:
             raise InputError(str(error)) from None
-
-
-def _rows(found: Any) -> Iterator[Sequence[Any]]:
-    while rows := found.fetchmany(ROWS):
-        yield from rows
 
 
 def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
