@@ -79,19 +79,10 @@ def of_record(record: Any, reader: Acknowledger | None = None) -> Sample | None:
 
 def of_row(row: dict[str, Any], reader: Acknowledger | None = None) -> Sample:
     """Return the message in a row of the table ``messages``."""
-    return Sample(
-        row["client"],
-        row["subject"],
-        row["key"],
-        row["value"],
-        {header["name"]: header["value"] for header in row["headers"] or ()},
-        round(row["received_at"].timestamp() * 1000),
-        row["seq"],
-        row["partition"],
-        row["offset"],
-        None,
-        reader,
-    )
+    own = {header["name"]: header["value"] for header in row["headers"] or ()}
+    content = (row["key"], row["value"], own, round(row["received_at"].timestamp() * 1000))
+    place = (row["seq"], row["partition"], row["offset"])
+    return Sample(row["client"], row["subject"], *content, *place, None, reader)
 
 
 def check_lake(lake: Lake) -> None:

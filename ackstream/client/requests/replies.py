@@ -120,14 +120,9 @@ def read_reply(record_headers: Iterable[tuple[str, bytes | None]], data: bytes |
     """Return the reply in a record, ``None`` if its headers are not those of a reply."""
     named = dict(record_headers)
     try:
-        return Reply(
-            (named[CORRELATION_ID] or b"").decode(),
-            (named[REPLY_ID] or b"").decode(),
-            int(named[STATUS] or b""),
-            (named[COMPLETED_BY] or b"").decode(),
-            data or b"",
-            timestamp,
-        )
+        texts = [(named[name] or b"").decode() for name in (CORRELATION_ID, REPLY_ID, STATUS, COMPLETED_BY)]
+        identity, reply_id, status, completed_by = texts
+        return Reply(identity, reply_id, int(status), completed_by, data or b"", timestamp)
     except (KeyError, ValueError):
         return None
 

@@ -231,19 +231,9 @@ def read_shaped(
     for name in own:
         answer[name] = headers[name]
     answer[CORRELATION_ID] = correlation_id
-    request = Request(
-        None if like.thing_id is None else topic.thing_id,
-        like.channel,
-        like.kind,
-        like.awaited,
-        like.response_required,
-        like.waits_for_acks,
-        like.timeout_ms,
-        {CORRELATION_ID: correlation_id},
-        topic.criterion,
-        topic.action,
-        topic.subject,
-        envelope.path,
+    thing_id, identity = None if like.thing_id is None else topic.thing_id, {CORRELATION_ID: correlation_id}
+    request = msgspec.structs.replace(
+        like, thing_id=thing_id, headers=identity, subject=topic.subject, path=envelope.path
     )
     return request, _encode(answer)
 

@@ -175,13 +175,8 @@ def error_envelope(
     """Return the message that carries an error: ``namespace/name/things/(twin|live)/errors``."""
     # ``headers``: of the failed message; requested-acks are omitted
     kept = {key: value for key, value in headers.items() if key not in _REPLACED}
-    return Envelope(
-        TopicPath.of(thing_id, channel, "errors"),
-        kept | {"response-required": False, "content-type": JSON_CONTENT_TYPE},
-        "/",
-        raw(error.to_dict()),
-        status=error.status,
-    )
+    kept |= {"response-required": False, "content-type": JSON_CONTENT_TYPE}
+    return Envelope(TopicPath.of(thing_id, channel, "errors"), kept, "/", raw(error.to_dict()), status=error.status)
 
 
 _REPLACED = frozenset({"requested-acks", "response-required", "content-type"})

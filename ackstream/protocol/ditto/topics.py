@@ -88,17 +88,9 @@ class TopicPath(msgspec.Struct, frozen=True):
     @property
     def placeholders(self) -> dict[str, dict[str, str]]:
         """The values of placeholders by prefix (``topic``, ``thing``) and name, without those that the topic lacks."""
-        named = {
-            "full": str(self),
-            "namespace": self.namespace,
-            "entityName": self.entity,
-            "group": self.group,
-            "channel": self.channel,
-            "criterion": self.criterion,
-            "action": self.action,
-            "subject": self.subject,
-            "action-subject": self.action or self.subject,
-        }
+        own = ("namespace", "group", "channel", "criterion", "action", "subject")
+        named = {"full": str(self), "entityName": self.entity, "action-subject": self.action or self.subject}
+        named |= {name: getattr(self, name) for name in own}
         identity = {"id": self.thing_id, "namespace": self.namespace, "name": self.entity}
         topic = {name: text for name, text in named.items() if text is not None}
         return {"topic": topic, "thing": identity, "entity": identity}
