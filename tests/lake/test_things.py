@@ -384,6 +384,8 @@ def test_a_table_of_things_that_was_made_anew_beside_the_checkpoint_of_its_index
         assert tables.read(spark, settings.lake, name).select("thing_id").distinct().count() == 5
 
 
+# by default the one before shows that what the table lacks is merged: one that was made anew lacks all
+@pytest.mark.long
 def test_a_table_of_things_from_an_older_backup_beside_the_checkpoint_of_its_index_gets_the_changes_since(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
