@@ -27,6 +27,7 @@ from ackstream.lake import tables
 from ackstream.local import jars
 from ackstream.local.submit import JAVA_OPTIONS, archive_classes
 from ackstream.spark.session import quick_start, session
+from tests.harness.calls import remember_classes
 from tests.harness.kafka import following
 from tests.harness.ports import free_ports
 from tests.harness.processes import NOT_COMPILED
@@ -214,6 +215,7 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         # Spark takes longer to create a table than to write to it; `tests/lake/test_tables.py` shows that jobs do it
         patch.setattr(tables, "create", empty.create_copied)
+        remember_classes(patch)
         yield started
     started.stop()
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from py4j.clientserver import ClientServerConnection
+from py4j.java_gateway import JavaPackage, JVMView
 
 from ackstream.observe import logs
 
@@ -15,6 +16,27 @@ if TYPE_CHECKING:
 
     import pytest
     from pyspark.sql import SparkSession
+
+
+_LOOKUPS = {JVMView: JVMView.__getattr__, JavaPackage: JavaPackage.__getattr__}
+"""Py4J's own: each part of a name that is no class is looked for in all jars, every time."""
+
+
+def remember_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look each name of a class or package of the JVM up once."""
+    known: dict[tuple[Any, str], Any] = {}
+
+    def remembering(lookup: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+        def found(parent: Any, name: str) -> Any:
+            key = parent._gateway_client, f"{parent.__dict__.get('_fqn', '')}.{name}"
+            if key not in known:
+                known[key] = lookup(parent, name)
+            return known[key]
+
+        return found
+
+    for kind, lookup in _LOOKUPS.items():
+        monkeypatch.setattr(kind, "__getattr__", remembering(lookup))
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, query: str) -> Counter[int]:
@@ -29,6 +51,9 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, query: str) -> Counter[int]:
         return original(connection, command, *rest, **options)
 
     monkeypatch.setattr(ClientServerConnection, "send_command", send_command)
+    for kind, lookup in _LOOKUPS.items():
+        # as without remember_classes()
+        monkeypatch.setattr(kind, "__getattr__", lookup)
     return counted
 
 
