@@ -7,6 +7,7 @@ batches are cut. Source: Ditto, ``things/service/…/strategies/commands``, ``Th
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from ackstream.settings import Quota
 
 CREATED, OK, NO_CONTENT = 201, 200, 204
+_NAMESPACES = 10_000
+"""Namespaces whose quotas are remembered."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 decode = msgspec.json.Decoder().decode
@@ -281,7 +284,7 @@ class QuotaUsage:
         self._quotas = [quota for quota in quotas if quota.namespaces]
         self._used = [Usage() for _ in self._quotas]
         # of a namespace, which of them count its things
-        self._of: dict[str, tuple[int, ...]] = {}
+        self._counting = lru_cache(_NAMESPACES)(self._numbers)
         if self._quotas:
             for thing_id, thing in things.items():
                 self.add(thing_id, None, thing)
@@ -289,7 +292,7 @@ class QuotaUsage:
     def copy(self) -> QuotaUsage:
         """Return the same usage, to be changed by a part of a batch that may still fail."""
         other = QuotaUsage((), {})
-        other._quotas, other._of, other._used = self._quotas, self._of, list(self._used)
+        other._quotas, other._counting, other._used = self._quotas, self._counting, list(self._used)
         return other
 
     def take(self, other: QuotaUsage) -> None:
@@ -299,7 +302,7 @@ class QuotaUsage:
     def check(self, thing_id: str, before: Thing | None, after: Thing) -> None:
         """Reject a change that a quota has no room for, if it uses more: DittoError 403 ``things:quota.exceeded``."""
         more = _difference(before, after)
-        for number in self._counting(thing_id):
+        for number in self._counting(thing_id.partition(":")[0]):
             quota, used = self._quotas[number], self._used[number]
             if more.things > 0 and 0 < quota.max_things < used.things + more.things:
                 raise errors.quota_exceeded(thing_id, quota.name, f"{quota.max_things:,} things")
@@ -309,19 +312,12 @@ class QuotaUsage:
     def add(self, thing_id: str, before: Thing | None, after: Thing) -> None:
         """Count a change."""
         more = _difference(before, after)
-        for number in self._counting(thing_id):
+        for number in self._counting(thing_id.partition(":")[0]):
             used = self._used[number]
             self._used[number] = Usage(used.things + more.things, used.bytes + more.bytes)
 
-    def _counting(self, thing_id: str) -> tuple[int, ...]:
-        if not self._quotas:
-            return ()
-        namespace = thing_id.partition(":")[0]
-        found = self._of.get(namespace)
-        if found is None:
-            found = tuple(number for number, quota in enumerate(self._quotas) if quota.has_namespace(namespace))
-            self._of[namespace] = found
-        return found
+    def _numbers(self, namespace: str) -> tuple[int, ...]:
+        return tuple(number for number, quota in enumerate(self._quotas) if quota.has_namespace(namespace))
 
 
 def _difference(before: Thing | None, after: Thing) -> Usage:
