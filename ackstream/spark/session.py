@@ -58,28 +58,27 @@ def session(
     ``conf/spark-defaults.conf``; ``jars`` must be known before the JVM starts.
     """
     submitted, entries = SUBMITTED in os.environ, {"spark.app.name": name}
-    if not submitted:
+    own: Mapping[str, str]
+    if submitted:
+        SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, before a context is made in it
+        # `ackstream submit` gives spark-submit all entries
+        own = {} if SparkConf().contains(MERGED) else settings.spark.conf
+    else:
         # executors must run an interpreter in which the product is installed; under spark-submit it is given
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         memory = {"spark.driver.memory": settings.spark.driver_memory}
         entries |= {"spark.master": settings.spark.master, **defaults(), **memory}
+        own = own_entries(settings, jars)
     # the product's log levels; `ackstream submit` passes the same to the JVM that spark-submit starts
     os.environ.setdefault("LOG4J_CONFIGURATION_FILE", log_configuration(settings.log.format))
     if jars:
         entries["spark.jars"] = ",".join(map(str, jars))
-    own = _submitted_entries(settings) if submitted else own_entries(settings, jars)
     entries |= {**own, **(conf or {}), **FIXED}
     if not submitted and SparkContext._gateway is None:  # noqa: SLF001 - as PySpark itself asks
         _launch(entries)
     spark = SparkSession.builder.config(map=entries).getOrCreate()
     spark.sparkContext.setLogLevel(logs.SPARK_LEVELS[settings.log.level])
     return spark
-
-
-def _submitted_entries(settings: Settings) -> Mapping[str, str]:
-    """Return the entries of the settings that ``spark-submit`` was not given; ``ackstream submit`` gives it all."""
-    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, before a context is made in it
-    return {} if SparkConf().contains(MERGED) else settings.spark.conf
 
 
 def _launch(entries: Mapping[str, str]) -> None:
