@@ -62,18 +62,12 @@ def for_correlate(record: TopicRecord, max_value_bytes: int) -> Record:
     size = len(value or b"")
     identity = correlation_id(record.headers, _json_headers(value), record.coordinates)
     own = "-".join(map(str, record.coordinates))
-    return Record(
-        record.timestamp,
-        source,
-        record.partition,
-        record.offset,
-        hash_of(identity),
-        None if identity == own and source != SIGNALS else identity,
-        record.key,
-        value if value is None or size <= max_value_bytes else value[:DEAD_LETTER_BYTES],
-        size,
-        {name: value for name, value in record.headers if value and name != record_headers.CORRELATION_ID},
-    )
+    known = None if identity == own and source != SIGNALS else identity
+    headers = {name: value for name, value in record.headers if value and name != record_headers.CORRELATION_ID}
+    if value is not None and size > max_value_bytes:
+        value = value[:DEAD_LETTER_BYTES]
+    place = (record.timestamp, source, record.partition, record.offset)
+    return Record(*place, hash_of(identity), known, record.key, value, size, headers)
 
 
 def for_twin(record: TopicRecord) -> SignalRecord:

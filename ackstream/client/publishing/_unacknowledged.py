@@ -296,8 +296,7 @@ class UnacknowledgedMessages(Awaited):
     def close(self, timeout: float) -> list[int]:
         """Report the messages that Kafka has not stored, and return their numbers; without a file they are lost."""
         with self.changed:
-            kept = ((seq, self._messages.get(seq)) for seq in self._messages.numbers() if seq not in self._accepted)
-            left = [seq for seq, message in kept if message is not None and not message.withdrawn]
+            left = [seq for seq in self._messages.numbers() if seq not in self._accepted and self._waits(seq)]
         if left and self._options.store is not None:
             log.warning("Kafka has not stored %s messages; the next publisher with this store sends them.", len(left))
         elif left:

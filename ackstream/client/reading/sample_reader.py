@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -130,14 +130,10 @@ class SampleReader(Client):
         start = ReaderStart(options.name, epoch, options.role, options.durable, writers)
         if options.lake is not None:
             check_lake(options.lake)
-        _check(self._qos, start, labels, max_samples=options.max_samples, max_bytes=options.max_bytes)
+        limits: dict[str, Any] = {"max_samples": options.max_samples, "max_bytes": options.max_bytes}
+        _check(self._qos, start, labels, **limits)
         self._history = ReaderHistory(
-            self._qos,
-            start,
-            wanted=self._wants,
-            on_acknowledged=self._on_acknowledged,
-            max_samples=options.max_samples,
-            max_bytes=options.max_bytes,
+            self._qos, start, wanted=self._wants, on_acknowledged=self._on_acknowledged, **limits
         )
         self._life = Lifetime(self._end, options.on_error, options.on_connection, f"The reader {options.name}")
         self._ending = Ending(self._life, self._finish)

@@ -206,17 +206,16 @@ def message_headers(envelope: Envelope) -> dict[str, str]:
     } | of_feature
 
 
+_WHOLE = {"merge": "mergeThing", "migrate": "migrateThingDefinition"}
+"""The types of actions that are about the whole thing, whatever their path."""
+
+
 def _type(side: str, group: str, criterion: str, action: str | None, subject: str | None, path: str) -> str:
     """Return Ditto's name of a signal's type, such as ``things.commands:modifyAttribute``."""
     if criterion == "messages":
         claim = "claimMessage" if subject == "claim" else "thingMessage"
         return f"messages.{side}:{'featureMessage' if keys_of(path)[:1] == ('features',) else claim}"
-    if action == "merge":
-        name = "mergeThing"
-    elif action == "migrate":
-        name = "migrateThingDefinition"
-    else:
-        name = f"{action}{_resource(path)}"
+    name = _WHOLE.get(action or "") or f"{action}{_resource(path)}"
     return f"{group}.{side}:{name}"
 
 

@@ -215,12 +215,9 @@ PARAMETERS = ("namespaces", "filter", "extraFields")
 
 def subscription_of(stream: Stream, parameters: Mapping[str, str]) -> Subscription:
     """Return the subscription that :data:`PARAMETERS` describe, by :func:`subscription`; others are ignored."""
-    return subscription(
-        stream,
-        namespaces=filter(None, parameters.get("namespaces", "").split(",")),
-        filter=parameters.get("filter"),
-        extra_fields=parameters.get("extraFields"),
-    )
+    namespaces, chosen, extra = (parameters.get(name) for name in PARAMETERS)
+    names = filter(None, (namespaces or "").split(","))
+    return subscription(stream, namespaces=names, filter=chosen, extra_fields=extra)
 
 
 class SubscriberState(msgspec.Struct, frozen=True):
