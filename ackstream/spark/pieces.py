@@ -12,8 +12,10 @@ same file. It is deleted when no state that could still be read names it.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import mmap
 from functools import lru_cache
+from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
-    Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+    Flags = bytearray
 
 _DIRECTORY = "pieces"
 """The directory in a checkpoint with a directory for each shard."""
@@ -46,12 +48,18 @@ _INT, _NUMBERS = 8, 4
 """The bytes of a number, and the numbers in a piece for each entry."""
 
 
-class PieceEntry(NamedTuple):
-    """An entry of a piece: ``body`` is found by ``hash``, and once its ``time`` (epoch milliseconds) has come."""
+class PieceEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An entry of a piece: ``body`` is found by ``hash``, and once its ``time`` (epoch milliseconds) has come.
+
+    The ``body`` of an entry that comes from a piece is a view of the file, whose bytes are not in memory yet.
+    """
 
     hash: int
     time: int
     body: bytes
+
+
+BY_TIME = attrgetter("time", "hash")
 
 
 class Piece:
@@ -67,7 +75,7 @@ class Piece:
         self.hashes, self.times, self._order = (numbers[part * count : (part + 1) * count] for part in range(3))
         self._starts = numbers[3 * count :]
         self._data = data
-        self._bodies = data[bodies:]
+        self._bodies: Any = data[bodies:]
         if len(self._bodies) != self._starts[-1]:
             raise ValueError("It is cut off.")
 
@@ -76,36 +84,36 @@ class Piece:
         if isinstance(self._data.obj, mmap.mmap):
             self._data.obj.madvise(mmap.MADV_DONTNEED)
 
-    def find(self, hashes: Numbers) -> list[int]:
+    def find(self, hashes: Numbers) -> Numbers:
         """Return the indices of the entries with one of the hashes."""
         first, last = (np.searchsorted(self.hashes, hashes, side) for side in ("left", "right"))
-        found = np.flatnonzero(last > first)
-        return [index for place in found.tolist() for index in range(first[place], last[place])]
+        spans = np.flatnonzero(last > first).tolist()
+        return np.array([index for span in spans for index in range(first[span], last[span])], np.int64)
 
     def due(self, passed: int, before: int) -> Numbers:
         """Return the indices of entries with an earlier time than ``before``, without the ``passed`` earliest."""
         return self._order[passed : int(np.searchsorted(self.times, before, sorter=self._order))]
 
-    def first(self, passed: int, gone: Flags) -> int | None:
-        """Return the index of the remaining entry with the earliest time, after the ``passed`` earliest."""
-        left = np.flatnonzero(~gone[self._order[passed:]])
-        return int(self._order[passed + left[0]]) if len(left) else None
+    def first(self, passed: int, gone: Flags) -> Numbers:
+        """Return the index of the remaining entry with the earliest time, after the ``passed`` earliest, if any."""
+        order = self._order[passed:]
+        return order[~np.frombuffer(gone, np.bool_)[order]][:1]
 
-    def entry(self, index: int) -> PieceEntry:
-        """Return an entry."""
-        start, end = self._starts[index : index + 2].tolist()
-        return PieceEntry(int(self.hashes[index]), int(self.times[index]), bytes(self._bodies[start:end]))
+    def entries(self, indices: Numbers) -> Iterator[PieceEntry]:
+        """Return entries by their indices."""
+        columns = (self.hashes, self.times, self._starts[:-1], self._starts[1:])
+        numbers = zip(*(column[indices].tolist() for column in columns), strict=True)
+        return (PieceEntry(found, time, self._bodies[start:end]) for found, time, start, end in numbers)
 
 
 def encode(entries: Iterable[PieceEntry]) -> bytes:
     """Return the content of a piece; the order of the entries does not matter."""
-    ordered = sorted(entries)
-    hashes = np.array([entry.hash for entry in ordered], np.int64)
-    times = np.array([entry.time for entry in ordered], np.int64)
+    ordered = sorted((entry.hash, entry.time, bytes(entry.body)) for entry in entries)
+    hashes, times, bodies = zip(*ordered, strict=True)
     starts = np.zeros(len(ordered) + 1, np.int64)
-    np.cumsum([len(entry.body) for entry in ordered], out=starts[1:])
+    np.cumsum(list(map(len, bodies)), out=starts[1:])
     numbers = np.concatenate([hashes, times, np.argsort(times, kind="stable"), starts])
-    return b"".join([len(ordered).to_bytes(_INT, "little"), numbers.tobytes(), *[entry.body for entry in ordered]])
+    return b"".join([len(ordered).to_bytes(_INT, "little"), numbers.tobytes(), *bodies])
 
 
 class PieceStore:
@@ -201,8 +209,8 @@ class Reference(msgspec.Struct, array_like=True):
         return self.size * self.live // max(self.count, 1)
 
 
-Place = tuple["Reference", Piece, "Flags", int]
-"""An entry of a piece that a state names, by its index; with the flags of those that have returned."""
+Place = tuple["Reference", "Flags", int, PieceEntry]
+"""An entry of a piece that a state names, with its index in the flags of those that have returned."""
 
 
 class PieceList(msgspec.Struct, array_like=True):
@@ -237,59 +245,46 @@ class Pieces:
         found: dict[int, list[Place]] = {}
         for reference in self._kept.named:
             piece = self._read(reference)
-            if indices := piece.find(hashes):
-                part = reference, piece, self._flags(reference)
-                for value, index in zip(piece.hashes[indices].tolist(), indices, strict=True):
-                    found.setdefault(value, []).append((*part, index))
+            if len(indices := piece.find(hashes)):
+                for place in self._places(reference, piece, indices):
+                    found.setdefault(place[-1].hash, []).append(place)
         return found
+
+    def _places(self, reference: Reference, piece: Piece, indices: Numbers) -> Iterator[Place]:
+        return zip(repeat(reference), repeat(self._flags(reference)), indices.tolist(), piece.entries(indices))
 
     def take(self, places: Iterable[Place]) -> Iterator[PieceEntry]:
         """Return the entries at these places to the state, one by one; those that have returned are skipped."""
-        return filter(None, map(self.take_one, places))
-
-    def take_one(self, place: Place) -> PieceEntry | None:
-        """Return the entry at a place to the state, unless it has returned."""
-        reference, piece, gone, index = place
-        if gone[index]:
-            return None
-        gone[index] = True
-        reference.live -= 1
-        if not reference.live:
-            self._drop(reference)
-        return piece.entry(index)
+        for reference, gone, index, entry in places:
+            if not gone[index]:
+                gone[index] = True
+                reference.live -= 1
+                if not reference.live:
+                    self._drop(reference)
+                yield entry
 
     def due(self, before: int) -> Iterator[PieceEntry]:
         """Return the entries with an earlier time than ``before`` to the state, by time and hash, one by one."""
-        named = [found for found in self._kept.named if found.next_time < before]
-        if not named:
-            return
-        pieces = list(map(self._read, named))
-        due = [piece.due(reference.passed, before) for reference, piece in zip(named, pieces, strict=True)]
-        numbers, indices = np.repeat(np.arange(len(named)), list(map(len, due))), np.concatenate(due)
-        hashes, times = (
-            np.concatenate([of(piece)[own] for piece, own in zip(pieces, due, strict=True)])
-            for of in (attrgetter("hashes"), attrgetter("times"))
-        )
-        order = np.lexsort((hashes, times))
-        parts = [(reference, piece, self._flags(reference)) for reference, piece in zip(named, pieces, strict=True)]
-        for count, entry in enumerate(self.take((*parts[numbers[at]], int(indices[at])) for at in order), 1):
-            yield entry
-            if count % _MAPPED_ENTRIES == 0:
-                for piece in pieces:
-                    piece.release()
-        for reference, piece, own in zip(named, pieces, due, strict=True):
-            reference.passed += len(own)
-            # entries that returned earlier left their times in the piece
-            first = piece.first(reference.passed, self._flags(reference))
-            reference.next_time = reference.next_time if first is None else int(piece.times[first])
+        named = [reference for reference in self._kept.named if reference.next_time < before]
+        return heapq.merge(*(self._due(reference, before) for reference in named), key=BY_TIME)
+
+    def _due(self, reference: Reference, before: int) -> Iterator[PieceEntry]:
+        piece = self._read(reference)
+        # by time, and by index and so by hash where times are equal
+        due = piece.due(reference.passed, before)
+        for start in range(0, len(due), _MAPPED_ENTRIES):
+            yield from self.take(self._places(reference, piece, due[start : start + _MAPPED_ENTRIES]))
+            piece.release()
+        reference.passed += len(due)
+        # entries that returned earlier left their times in the piece
+        for index in piece.first(reference.passed, self._flags(reference)):
+            reference.next_time = int(piece.times[index])
 
     def first(self) -> Iterator[PieceEntry]:
         """Yield the entry with the earliest time of each piece; it stays there."""
         for reference in self._kept.named:
             piece = self._read(reference)
-            index = piece.first(reference.passed, self._flags(reference))
-            if index is not None:
-                yield piece.entry(index)
+            yield from piece.entries(piece.first(reference.passed, self._flags(reference)))
 
     def entries(self) -> Iterator[PieceEntry]:
         """Yield all entries; they stay in the pieces."""
@@ -297,8 +292,8 @@ class Pieces:
             yield from self._live(reference)
 
     def _live(self, reference: Reference) -> Iterator[PieceEntry]:
-        piece = self._read(reference)
-        return map(piece.entry, np.flatnonzero(~self._flags(reference)).tolist())
+        left = np.flatnonzero(~np.frombuffer(self._flags(reference), np.bool_))
+        return self._read(reference).entries(left)
 
     def add(self, entries: Sequence[PieceEntry]) -> None:
         """Put entries aside, merged with pieces that are not much larger: pieces stay few, and are rarely rewritten."""
@@ -322,7 +317,7 @@ class Pieces:
         for reference in self._kept.named:
             gone = self._gone.get(reference.name)
             if gone is not None and reference.live < reference.count:
-                reference.gone = np.packbits(gone).tobytes()
+                reference.gone = np.packbits(np.frombuffer(gone, np.bool_)).tobytes()
         if self._store is not None:
             since = self._store.batch - self._store.keep
             recent = [(batch, name) for batch, name in self._kept.dropped if batch >= since]
@@ -333,13 +328,10 @@ class Pieces:
 
     def _flags(self, reference: Reference) -> Flags:
         """Return a flag for each entry, which :meth:`dump` writes: whether it has returned."""
-        found = self._gone.get(reference.name)
-        if found is None:
-            found = self._gone[reference.name] = np.zeros(reference.count, np.bool_)
-            if reference.gone:
-                packed = np.frombuffer(reference.gone, np.uint8)
-                found |= np.unpackbits(packed, count=reference.count).astype(np.bool_)
-        return found
+        if reference.name not in self._gone:
+            packed = np.frombuffer(reference.gone or bytes(-(-reference.count // 8)), np.uint8)
+            self._gone[reference.name] = bytearray(np.unpackbits(packed, count=reference.count))
+        return self._gone[reference.name]
 
     def _drop(self, reference: Reference) -> None:
         if reference in self._kept.named:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from ackstream.spark.pieces import PieceEntry, PieceList, Pieces
+from ackstream.spark.pieces import BY_TIME, PieceEntry, PieceList, Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -127,8 +127,7 @@ class Share(Generic[R]):
         self._records, self._size = [], 0
 
 
-_BY_TIME = itemgetter(1, 0)
-"""The time and the hash of an entry."""
+_NONE = np.array([], np.int64)
 
 
 class Shelved(msgspec.Struct, array_like=True):
@@ -150,7 +149,7 @@ class Shelf:
         self._store = store
         self._pieces = Pieces(store, shelved.pieces)
         self._hot: dict[int, list[PieceEntry]] = {}
-        self._hashes: Numbers | None = None
+        self._hashes = _NONE
         self._places: dict[int, list[Place]] = {}
         self.add(shelved.entries)
 
@@ -161,8 +160,8 @@ class Shelf:
         """Add entries, behind all others."""
         hot = self._hot
         for entry in entries:
-            if (found := hot.get(entry[0])) is None:
-                hot[entry[0]] = [entry]
+            if (found := hot.get(entry.hash)) is None:
+                hot[entry.hash] = [entry]
             else:
                 found.append(entry)
 
@@ -171,35 +170,27 @@ class Shelf:
         self._hashes = hashes
         self._places = self._pieces.find(hashes)
 
-    def take(self, hash: int) -> Iterable[PieceEntry]:  # noqa: A002 - an entry's field
-        """Remove and return the entries with a hash that was looked up; false if there are none."""
+    def take(self, hash: int) -> Sequence[PieceEntry]:  # noqa: A002 - an entry's field
+        """Remove and return the entries with a hash that was looked up."""
         hot = self._hot.pop(hash, ())
         if hash not in self._places:
             return hot
-        places = self._places.pop(hash)
-        if len(places) == 1 and not hot:
-            found = self._pieces.take_one(places[0])
-            return () if found is None else (found,)
-        return chain(hot, self._pieces.take(places))
+        return [*hot, *self._pieces.take(self._places.pop(hash))]
 
     def due(self, before: int) -> Iterator[PieceEntry]:
         """Remove and yield the entries with an earlier time, by time and hash; none may be put aside meanwhile."""
-        hot = sorted((entry for own in self._hot.values() for entry in own if entry[1] < before), key=_BY_TIME)
+        hot = sorted((entry for own in self._hot.values() for entry in own if entry.time < before), key=BY_TIME)
         if hot:
-            kept = [entry for own in self._hot.values() for entry in own if entry[1] >= before]
+            kept = [entry for own in self._hot.values() for entry in own if entry.time >= before]
             self._hot = {}
             self.add(kept)
-        return heapq.merge(hot, self._pieces.due(before), key=_BY_TIME)
+        return heapq.merge(hot, self._pieces.due(before), key=BY_TIME)
 
     def trim(self, limit: int) -> None:
         """Put the oldest entries aside if those in the state have more bytes than a limit; half as many stay."""
-        if self._put_aside(limit) and self._hashes is not None:
-            self._places = self._pieces.find(self._hashes)
-
-    def _put_aside(self, limit: int) -> bool:
-        size = sum(len(body) for _, _, body in chain.from_iterable(self._hot.values()))
+        size = sum(len(entry.body) for entry in chain.from_iterable(self._hot.values()))
         if self._store is None or size <= limit:
-            return False
+            return
         aside: list[PieceEntry] = []
         for found in list(self._hot):
             if size <= limit // 2:
@@ -208,18 +199,18 @@ class Shelf:
             size -= sum(len(entry.body) for entry in entries)
             aside += entries
         self._pieces.add(aside)
-        return True
+        self.look_up(self._hashes)
 
     @property
     def next_time(self) -> int | None:
         """A lower bound for the times of the entries; ``None`` without entries."""
-        first = min(map(itemgetter(1), chain.from_iterable(self._hot.values())), default=None)
+        first = min(map(attrgetter("time"), chain.from_iterable(self._hot.values())), default=None)
         return min((time for time in (first, self._pieces.next_time) if time is not None), default=None)
 
     def first(self, few: int) -> Iterator[PieceEntry]:
         """Yield the entry with the earliest time of each piece and of the state, whose entries are all, if ``few``."""
         hot = list(chain.from_iterable(self._hot.values()))
-        yield from hot if len(hot) <= few else [min(hot, key=_BY_TIME)]
+        yield from hot if len(hot) <= few else [min(hot, key=BY_TIME)]
         yield from self._pieces.first()
 
     def entries(self) -> list[PieceEntry]:
@@ -228,7 +219,8 @@ class Shelf:
 
     def dump(self, limit: int) -> Shelved:
         """Return the entries for a state, after those beyond a limit have been put aside (see :meth:`trim`)."""
-        self._put_aside(limit)
+        self._hashes = _NONE
+        self.trim(limit)
         return Shelved(list(chain.from_iterable(self._hot.values())), self._pieces.dump())
 
 

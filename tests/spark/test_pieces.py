@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.spark import pieces
-from ackstream.spark.pieces import Aside, Piece, PieceEntry, PieceList, Pieces, PieceStore, encode
+from ackstream.spark.pieces import BY_TIME, Aside, Piece, PieceEntry, PieceList, Pieces, PieceStore, encode
 from tests.harness.pieces import MemoryPieces
 from tests.harness.power import after, recorded, survivors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 ENTRIES = st.lists(st.builds(PieceEntry, st.integers(-5, 5), st.integers(0, 20), st.binary(max_size=3)), max_size=12)
@@ -32,6 +32,10 @@ def _recall(aside: Pieces, hashes: np.ndarray) -> Iterator[PieceEntry]:
     return aside.take(place for places in aside.find(hashes).values() for place in places)
 
 
+def _rows(entries: Iterable[PieceEntry]) -> list[tuple[int, int, bytes]]:
+    return sorted((entry.hash, entry.time, bytes(entry.body)) for entry in entries)
+
+
 @given(STEPS, st.sampled_from([8, 200, 10_000]))
 def test_what_is_put_aside_comes_back_once_by_hash_or_time(steps: list[tuple[str, object]], largest: int) -> None:
     store, kept, model = MemoryPieces(), PieceList(), []
@@ -45,15 +49,15 @@ def test_what_is_put_aside_comes_back_once_by_hash_or_time(steps: list[tuple[str
                 model += value
             elif what == "recall":
                 found = list(_recall(aside, np.array(sorted(value), np.int64)))
-                assert sorted(found) == sorted(entry for entry in model if entry.hash in value)
+                assert _rows(found) == _rows(entry for entry in model if entry.hash in value)
                 model = [entry for entry in model if entry.hash not in value]
             elif what == "due":
                 found = list(aside.due(value))
-                assert sorted(found) == sorted(entry for entry in model if entry.time < value)
-                assert [entry[1::-1] for entry in found] == sorted(entry[1::-1] for entry in found)
+                assert _rows(found) == _rows(entry for entry in model if entry.time < value)
+                assert list(map(BY_TIME, found)) == sorted(map(BY_TIME, found))
                 model = [entry for entry in model if entry.time >= value]
             kept = aside.dump()
-            assert sorted(aside.entries()) == sorted(model)
+            assert _rows(aside.entries()) == _rows(model)
             assert len(aside) == len(model)
             earliest = min((entry.time for entry in model), default=None)
             assert (aside.next_time is None) == (earliest is None)

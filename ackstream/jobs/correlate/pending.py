@@ -72,10 +72,11 @@ class PendingRequests:
         found = self._open.get(key)
         if found is None:
             for entry in self._shelf.take(hash):
-                pending = decode_pending(entry[2])
+                pending = decode_pending(entry.body)
                 self._open[pending.correlation_id] = pending
-                self.size += len(entry[2])
-                found = self._open.get(key)
+                self.size += len(entry.body)
+                if pending.correlation_id == key:
+                    found = pending
         return found
 
     def add(self, pending: Pending) -> None:

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", Record, Pending)
-FOREVER = 2**63 - 1
-"""Later than every time."""
 
 
 class CorrelateShard:
@@ -237,7 +235,7 @@ class CorrelateShard:
             if record.correlation_id == key:
                 share.add([record], len(entry.body))
             else:
-                self._held.add([entry])
+                self._held.add([record_entry(record, entry.time)])
         return chain.from_iterable(share)
 
     def _answer(self, record: Record, *, early: bool = False) -> None:
@@ -300,7 +298,8 @@ class CorrelateShard:
         self._declared_until, self._waiting = watermark, set()
         if not len(self._undeclared):
             return
-        for entry in self._undeclared.due(FOREVER if declared else watermark):
+        # after a declaration all of them
+        for entry in self._undeclared.due(2**63 - 1 if declared else watermark):
             share.add([decode_record(entry.body)], len(entry.body))
             hashes.add(entry.hash)
         self._undeclared.look_up(np.array(sorted(hashes), np.int64))
