@@ -50,6 +50,11 @@ def running(spark: SparkSession, settings: Settings) -> Iterator[Any]:
     started.stop()
 
 
+def _publisher(settings: Settings, **options: Any) -> Publisher:
+    """Return a publisher that waits for the first batch of the job, however busy the machine is."""
+    return Publisher(settings.kafka, name="p1", logon_timeout=PATIENCE_SECONDS, **options)
+
+
 def _rows(spark: SparkSession, settings: Settings) -> list[tuple[Any, ...]]:
     rows = tables.read(spark, settings.lake, "messages").orderBy("client", "seq")
     return [(row.client, row.seq, row.reason, bytes(row.value)) for row in rows.collect()]
@@ -59,7 +64,7 @@ def test_the_example_of_the_document_on_the_running_system(
     spark: SparkSession, settings: Settings, running: Any
 ) -> None:
     acks: list[CommandAck] = []
-    with Publisher(settings.kafka, name="p1", on_ack=acks.append, conflation_ms=10) as publisher:
+    with _publisher(settings, on_ack=acks.append, conflation_ms=10) as publisher:
         assert publisher.effective_conflation_ms == 500
         futures = [publisher.publish(b"%d" % seq, topic="secret" if seq == 3 else "open") for seq in range(1, 6)]
         with pytest.raises(NotEntitledError):
@@ -75,7 +80,7 @@ def test_the_example_of_the_document_on_the_running_system(
     ]
     eventually(lambda: _relied_on(settings) == (5, [(3, 3)]), "all five on the topic stored", running)
     # a second session goes on where the first was
-    with Publisher(settings.kafka, name="p1") as publisher:
+    with _publisher(settings) as publisher:
         assert publisher.publish_await_acknowledgement(b"6", PATIENCE_SECONDS, topic="open").seq == 6
     assert running.exception() is None
 
@@ -90,7 +95,7 @@ def _relied_on(settings: Settings) -> tuple[int, list[tuple[int, int]]]:
 def test_single_messages_have_acks_of_their_own(settings: Settings, running: Any) -> None:
     acks: list[CommandAck] = []
     asked = ("received", "processed", "persisted", "completed")
-    with Publisher(settings.kafka, name="p1", on_ack=acks.append) as publisher:
+    with _publisher(settings, on_ack=acks.append) as publisher:
         publisher.publish(b"1", topic="open", acks=asked, cid="first")
         publisher.publish(b"2", topic="secret", acks=asked)
         publisher.publish(b"3", topic="open", acks=("stats",), cid="third")
@@ -115,13 +120,13 @@ def test_single_messages_have_acks_of_their_own(settings: Settings, running: Any
 def test_merged_acks_wait_for_the_interval_of_their_publisher_unless_someone_waits(
     settings: Settings, running: Any
 ) -> None:
-    with Publisher(settings.kafka, name="p1", conflation_ms=60_000) as publisher:
+    with _publisher(settings, conflation_ms=60_000) as publisher:
         assert publisher.effective_conflation_ms is None
         waiting = publisher.publish(b"1", topic="open")
         publisher.publish(b"2", topic="open", ack_immediately=True).result(PATIENCE_SECONDS)
         assert waiting.result(0).seq == 1
         assert publisher.statistics.resent == 0
-    with Publisher(settings.kafka, name="p1", conflation_ms=10_000) as publisher:
+    with _publisher(settings, conflation_ms=10_000) as publisher:
         began = time.monotonic()
         waiting = publisher.publish(b"3", topic="open")
         eventually(lambda: _relied_on(settings)[0] == 3, "the message to be stored", running)
@@ -137,7 +142,7 @@ def test_states_that_no_batch_starts_from_are_removed_while_messages_arrive(
     monkeypatch.setattr(job, "PRUNED_EVERY", 5)
     running = job.JOB.start(spark, settings)
     try:
-        with Publisher(settings.kafka, name="p1") as publisher:
+        with _publisher(settings) as publisher:
             for number in range(12):
                 publisher.publish_await_acknowledgement(b"%d" % number, PATIENCE_SECONDS, topic="open")
             numbers = [row.batch for row in tables.read(spark, settings.lake, "publishers").collect()]
@@ -150,7 +155,7 @@ def test_states_that_no_batch_starts_from_are_removed_while_messages_arrive(
 
 
 def test_with_its_defaults_a_healthy_system_is_sent_nothing_twice(settings: Settings, running: Any) -> None:
-    with Publisher(settings.kafka, name="p1") as publisher:
+    with _publisher(settings) as publisher:
         for number in range(8):
             publisher.publish(b"%d" % number, topic="open").result(PATIENCE_SECONDS)
         assert publisher.statistics.resent == 0
@@ -159,7 +164,7 @@ def test_with_its_defaults_a_healthy_system_is_sent_nothing_twice(settings: Sett
 
 @pytest.mark.usefixtures("running")
 def test_a_batch_is_few_calls_to_the_jvm(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Publisher(settings.kafka, name="p1", conflation_ms=10) as publisher:
+    with _publisher(settings, conflation_ms=10) as publisher:
         # the first batch loads what later ones have
         publisher.publish(b"first", topic="open").result(PATIENCE_SECONDS)
         calls = count_calls(monkeypatch, job.NAME)
@@ -175,7 +180,7 @@ def test_a_topic_without_a_log_is_acknowledged_message_by_message_and_has_no_row
     rules = settings.persist.model_copy(update={"unlogged": ("open",)})
     running = job.JOB.start(spark, settings.model_copy(update={"persist": rules}))
     acks: list[CommandAck] = []
-    with Publisher(settings.kafka, name="p1", on_ack=acks.append) as publisher:
+    with _publisher(settings, on_ack=acks.append) as publisher:
         futures = [publisher.publish(b"x", topic="open", cid=f"c{number}") for number in (1, 2, 3)]
         assert [future.result(PATIENCE_SECONDS).seq for future in futures] == [1, 2, 3]
     assert [(ack.cid, ack.seq) for ack in acks if ack.ack_type == "persisted"] == [("c1", 1), ("c2", 2), ("c3", 3)]
@@ -231,7 +236,7 @@ def test_acks_that_were_not_sent_are_sent_by_the_next_start(
 def test_a_new_checkpoint_reads_everything_again_and_stores_nothing_twice(
     spark: SparkSession, settings: Settings, tmp_path: Path
 ) -> None:
-    with Publisher(settings.kafka, name="p1", stage="accepted") as publisher:
+    with _publisher(settings, stage="accepted") as publisher:
         for number in range(50):
             publisher.publish(b"%d" % number, topic="open", key=b"k", headers=[("colour", b"red")])
         publisher.publish_flush(PATIENCE_SECONDS)
@@ -256,7 +261,7 @@ def test_a_checkpoint_that_ended_with_ledgers_alone_loses_no_message(
     spark: SparkSession, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def publish(value: bytes) -> None:
-        with Publisher(settings.kafka, name="p1", stage="accepted") as publisher:
+        with _publisher(settings, stage="accepted") as publisher:
             publisher.publish(value).result(PATIENCE_SECONDS)
 
     publish(b"first")

@@ -83,7 +83,7 @@ class System:
         self.spark = spark
         self.persist = job.JOB.start(spark, self.settings)
         self.query = query_job.JOB.start(spark, self.settings)
-        self._publisher = Publisher(kafka, name="p1")
+        self._publisher = Publisher(kafka, name="p1", logon_timeout=PATIENCE_SECONDS)
 
     def close(self) -> None:
         self._publisher.close()

@@ -101,7 +101,7 @@ class System:
         self.spark = spark
         self.settings = settings
         self.kafka = settings.kafka
-        self._publisher = Publisher(self.kafka, name="p", ack_timeout=30.0)
+        self._publisher = Publisher(self.kafka, name="p", ack_timeout=30.0, logon_timeout=PATIENCE_SECONDS)
         self._producer = clients.connect_producer(self.kafka, None, delivery_timeout=PATIENCE_SECONDS)
         self._queues = ExitStack()
         self.start()
