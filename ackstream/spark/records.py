@@ -39,6 +39,10 @@ RECORD_BYTES = 256
 COORDINATES = attrgetter("timestamp", "source", "partition", "offset")
 """The time of a record in epoch milliseconds, numbers that name its partition, and its offset there."""
 
+LOOKS = 2
+"""Records or ticks in a lease at least, while Kafka and the job run. Where more time passes between two of them, no
+client could write: the excess is no client's silence."""
+
 
 def in_order(records: Sequence[R], coordinates: Callable[[R], tuple[Any, ...]] = COORDINATES) -> Sequence[R]:
     """Sort records by their coordinates: the time first, the offset last, and the partition in between."""
@@ -72,6 +76,11 @@ def guarded(
         for output, length in zip(outputs, lengths, strict=True):
             del output[length:]
         refuse(record, error)
+
+
+def excused(before: int, now: int, lease: int, since: int = 0) -> int:
+    """Return how long after ``since`` is no silence in a lease: nothing came from ``before`` to ``now``."""
+    return max(0, now - max(before + lease // LOOKS, since))
 
 
 class Share(Generic[R]):

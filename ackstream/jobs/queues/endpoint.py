@@ -19,7 +19,7 @@ from ackstream.jobs.queues.state import MessageLocation, QueueState, Segment, Se
 from ackstream.observe.metrics import QUEUE_CONSUMERS, QUEUE_DEPTH, QUEUE_OLDEST
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
-from ackstream.spark.records import guarded, timed
+from ackstream.spark.records import LOOKS, excused, guarded, timed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,10 +37,6 @@ are no segments; before version 4 leases began with the delivery, and every deli
 did not wait for a consumer that can read it."""
 MAX_SUBJECT_BYTES = 64_000_000
 """Maximum bytes of the topics of all messages in a queue; its state has a hundred further bytes for each message."""
-
-LOOKS = 2
-"""Ticks in a session, where there are no records. Consumers send a sign of life more often, so where more time passes
-between two records or ticks, Kafka or the job was away: the excess is no consumer's silence."""
 
 MAX_TTL_MS = 100 * 365 * 86_400_000
 """Longer times to live would leave the range of timestamps."""
@@ -272,8 +268,8 @@ class Endpoint:
         """End sessions and leases in the order of their ends, then deliver the messages they held."""
         if now <= self._now:
             return
-        excess = now - self._now - self._session_ms // LOOKS
-        if excess > 0 and self._sessions:
+        excess = excused(self._now, now, self._session_ms)
+        if excess and self._sessions:
             for session in self._sessions.values():
                 session.until += excess
             self._queue.extend(excess)

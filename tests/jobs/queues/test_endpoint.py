@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.queues.endpoint import LOOKS, MAX_TTL_MS, STATE_VERSION, Endpoint
+from ackstream.jobs.queues.endpoint import MAX_TTL_MS, STATE_VERSION, Endpoint
 from ackstream.jobs.queues.queue import UNREADABLE_MS, Queue
 from ackstream.jobs.queues.records import Arrival, ConsumerReport, answer_unknown
 from ackstream.jobs.queues.state import SEGMENT
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
+from ackstream.spark.records import LOOKS
 from tests.jobs.queues.rules import amps, backoff, solace
 
 if TYPE_CHECKING:
