@@ -17,7 +17,7 @@ from ackstream.jobs.query.plan import QueryState, SubscriptionPlan, execute
 from ackstream.jobs.query.results import Acknowledged
 from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.records import Arrival, ConsumerReport
-from ackstream.jobs.settle.records import REPORTS, STORED, ReportRecord
+from ackstream.jobs.settle.records import REPORTS, STORED, TICK, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.jobs.settle.state import decode
 from ackstream.protocol import queues
@@ -130,7 +130,7 @@ class SettleRoom(Room):
         shard = SettleShard(self._rules, 0)
         if self._state is not None:
             shard.load(*self._state)
-        settled = shard.process(records, watermark)
+        settled = shard.process([*records, ReportRecord(watermark, TICK, 0, 0, None)], watermark)
         for key, value in settled.messages():
             self.check_sent(key, value)
         for row in (*settled.deliveries, *settled.ignored):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.job import fold
 from ackstream.jobs.persist.records import MessageMetadata
-from ackstream.jobs.settle.records import REPORTS, STORED, ReportRecord
+from ackstream.jobs.settle.records import REPORTS, STORED, TICK, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
@@ -105,7 +105,8 @@ class Acknowledging:
     def _settle(self) -> None:
         taken, self._reports = self._reports, []
         for index, shard in enumerate(self._shards):
-            settled = shard.process([record for record in taken if _concerns(record, index)], self._watermark)
+            told = [record for record in taken if _concerns(record, index)]
+            settled = shard.process([*told, ReportRecord(self._watermark, TICK, 0, 0, None)], self._watermark)
             for key, value in settled.messages():
                 self._producer.send(self._answers, value, key.encode())
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from ackstream.jobs.settle.records import OF_READERS, REPORTS, STORED, ReportRecord, Settled
+from ackstream.jobs.settle.records import OF_READERS, REPORTS, STORED, TICK, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
@@ -99,7 +99,7 @@ JOB = Job(
         ),
         otherwise=_ANEW,
         committed=partial(tables.newest_batch_of, TABLES),
-        rules=3,
+        rules=4,
     ),
 )
 
@@ -148,6 +148,8 @@ def settle(rules: Settle, keys: Sequence[int], batch: ShardBatch) -> Iterator[pd
         for frame in batch.frames:
             read = list(starmap(ReportRecord, zip(*(frame[name].tolist() for name in columns), strict=True)))
             share.add(read, sum(len(record.value or b"") for record in read))
+        if batch.tick > batch.watermark:
+            share.add([ReportRecord(batch.tick, TICK, 0, 0, None)], 0)
         for records in share:
             yield write_frame(shard.process(records, batch.watermark))
         if batch.tick > batch.watermark:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     ReaderRecord: TypeAlias = Report | readers.ReaderStart | readers.ReaderAlive | readers.ReaderStop
 
-STORED, REPORTS = 0, 1
-"""The source of a record: the topic ``stored`` or ``app-acks``."""
+STORED, REPORTS, TICK = 0, 1, 2
+"""The source of a record: the topic ``stored`` or ``app-acks``, or the clock, whose tick has only a time."""
 TOPICS = ("stored", "app-acks")
 VALUE_BYTES = 4_096
 """How much of an unreadable record is kept, of which a batch may be full; all of it is in its topic."""

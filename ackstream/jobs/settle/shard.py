@@ -4,11 +4,11 @@ Pure: records and a watermark in, rows and messages out, state to bytes and back
 its subject, so a replayed batch gives the same output. A message may only be sent once the rows are stored: a false
 acknowledgement is worse than none (brokers.md 0.1).
 
-The law it keeps: for records in the order of their times, rows, confirmations and events do not depend on where batches
-are cut, nor on when the watermark moves, as long as the watermark never passes an unread record. So a report applies to
-the samples stored before it, and waits while those may still arrive, as in a backlog. A silent reader is waited for
-until the watermark or its own next record shows that its lease has ended, never for less. States are as of the end of a
-batch.
+The law it keeps: for records and ticks in the order of their times, rows, confirmations and events do not depend on
+where batches are cut, nor on when the watermark moves, as long as the watermark never passes an unread record. So a
+report applies to the samples stored before it, and waits while those may still arrive, as in a backlog. A silent reader
+is waited for until the watermark or its own next record shows that its lease has ended, never for less. Without ticks
+perhaps no reader could write: that time is no silence (:func:`excused`). States are as of the end of a batch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgspec
 from ackstream.jobs.settle.completion import Ignored
 from ackstream.jobs.settle.records import (
     STORED,
+    TICK,
     TOPICS,
     Settled,
     is_for_all_shards,
@@ -34,7 +35,7 @@ from ackstream.jobs.settle.state import NEVER, EarlyReports, Presence, SettleSta
 from ackstream.observe.metrics import OPEN_WRITERS, READERS
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
-from ackstream.spark.records import guarded, in_order
+from ackstream.spark.records import LOOKS, excused, guarded, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,6 +63,7 @@ class SettleShard:
         self._writers = Writers(self._rules, state)
         self._readers = dict(state.readers)
         self._early = EarlyReports(state.early)
+        self._ticked = state.tick
 
     def _begin(self) -> None:
         self._settled = Settled()
@@ -80,8 +82,8 @@ class SettleShard:
 
     def dump(self) -> tuple[int, bytes]:
         """Return version and blob."""
-        writers = self._writers.dump()
-        return encode(msgspec.structs.replace(writers, readers=self._readers, early=self._early.records))
+        known = {"readers": self._readers, "early": self._early.records, "tick": self._ticked}
+        return encode(msgspec.structs.replace(self._writers.dump(), **known))
 
     @property
     def next_timeout(self) -> int | None:
@@ -89,6 +91,8 @@ class SettleShard:
         times = [reader.end(self._rules) for reader in self._readers.values()]
         if self._early.deadline is not None:
             times.append(self._early.deadline + readers.SKEW_MS)
+        if any(reader.present and not reader.durable for reader in self._readers.values()):
+            times.append(self._ticked + self._rules.reader_lease // LOOKS)
         return min((time for time in times if time < NEVER), default=None)
 
     def measure(self, tally: Tally) -> None:
@@ -134,6 +138,9 @@ class SettleShard:
     def _decide(self, record: ReportRecord) -> None:
         if record.source == STORED:
             self._store(record)
+            return
+        if record.source == TICK:
+            self._tick(record.timestamp)
             return
         report = readers.read(record.value or b"")
         if isinstance(report, readers.ReadersRequest):
@@ -282,7 +289,7 @@ class SettleShard:
         known = self._readers.setdefault(reader, Presence(epoch, role, record.timestamp))
         if epoch > known.epoch:
             known.epoch, known.role = epoch, role
-        known.seen = record.timestamp
+        known.seen, known.excused = record.timestamp, 0
         if not known.present:
             known.present = True
             for writer, retention in self._writers.all():
@@ -295,8 +302,16 @@ class SettleShard:
         for finish, present in ((self._lapse, True), (self._forget, False)):
             known = [(name, self._readers[name]) for name in names or self._readers if name in self._readers]
             for name, reader in known:
-                if reader.present is present and reader.end(self._rules) < now:
+                if reader.present is present and reader.end(self._rules, self._excused(reader, now)) < now:
                     finish(name)
+
+    def _tick(self, now: int) -> None:
+        for reader in self._readers.values():
+            reader.excused += self._excused(reader, now)
+        self._ticked = max(self._ticked, now)
+
+    def _excused(self, reader: Presence, now: int) -> int:
+        return excused(self._ticked, now, self._rules.reader_lease, reader.seen)
 
     def _lapse(self, reader: str) -> None:
         """End the lease of a silent reader; a durable one is removed, which has a row and is reported to it."""

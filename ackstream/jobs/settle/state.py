@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 MAX_SESSION_RUNS = 1_000
 """As many runs of a writer's retained samples have a known session: the newest."""
 
-WITHOUT_IDLE, WITHOUT_REQUIRED, WITHOUT_SESSIONS, STATE_VERSION = 2, 3, 4, 5
+WITHOUT_IDLE, STATE_VERSION = 2, 6
+"""Later versions than the first have added fields, which have their defaults in a state of an earlier one."""
 NEVER = MAX_NUMBER
 """Later than every timestamp."""
 
@@ -40,16 +41,18 @@ class Presence(msgspec.Struct, array_like=True):
     writers: tuple[str, ...] = ()
     """Patterns of the writers it reads; empty if it never sent a start record."""
     present: bool = True
+    excused: int = 0
+    """Milliseconds since ``seen`` that do not count for the lease of a temporary reader, as Kafka was away."""
 
     def reads(self, writer: str) -> bool:
         """Return whether it reads a writer's samples."""
         return matches_any(self.writers, writer)
 
-    def end(self, rules: Settle) -> int:
+    def end(self, rules: Settle, excused: int = 0) -> int:
         """Return the last time at which it is present without another record; of an absent one, is remembered."""
         if not self.present:
             return self.seen + rules.reader_memory
-        return self.seen + (rules.durable_lease if self.durable else rules.reader_lease)
+        return self.seen + (rules.durable_lease if self.durable else rules.reader_lease + self.excused + excused)
 
 
 class OwnRoles(msgspec.Struct, array_like=True):
@@ -69,6 +72,8 @@ class SettleState(msgspec.Struct, array_like=True):
     """The writers whose samples are all done, with the time of the last record about each."""
     required: dict[str, OwnRoles] = {}
     """The roles that a writer requires itself; kept when the writer is forgotten."""
+    tick: int = 0
+    """The time of the last tick, epoch milliseconds."""
 
 
 class _SavedReader(msgspec.Struct, array_like=True):
@@ -98,7 +103,7 @@ _decode_writer: msgspec.msgpack.Decoder[_SavedWriter] = msgspec.msgpack.Decoder(
 
 def decode(version: int, blob: bytes) -> SettleState:
     """Read the state of a shard. Raises ValueError if this release cannot read the version."""
-    if version not in (WITHOUT_IDLE, WITHOUT_REQUIRED, WITHOUT_SESSIONS, STATE_VERSION):
+    if not WITHOUT_IDLE <= version <= STATE_VERSION:
         raise ValueError(f"The state has version {version}; this release reads versions 2 to {STATE_VERSION}.")
     state = _decode(blob)
     if version == WITHOUT_IDLE:

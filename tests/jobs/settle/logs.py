@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ackstream.jobs.settle.completion import Ignored, ReportReceipt
-from ackstream.jobs.settle.records import REPORTS, STORED, ReportRecord, Settled
+from ackstream.jobs.settle.records import REPORTS, STORED, TICK, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.protocol import messages, readers
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AckInterval, AppAck, ReaderStart
 from ackstream.settings import RequiredRole, Settle
+from ackstream.spark.records import LOOKS
 
 if TYPE_CHECKING:
     from ackstream.jobs.settle.completion import Report, Retention
@@ -70,16 +71,26 @@ class Run:
         self.state: tuple[int, bytes] | None = None
         self.settled = Settled()
         self.next_timeout: int | None = None
+        self._ticked = 0
 
     def feed(self, *records: ReportRecord, watermark: int = 0) -> Settled:
+        """Process a batch after the ticks up to its watermark: those that silent readers need, and the last one."""
+        found, look = Settled(), self.rules.reader_lease // LOOKS
+        while self.next_timeout is not None and self.next_timeout <= self._ticked + look < watermark:
+            at = max(self.next_timeout, self._ticked + 1)
+            _extend(found, self.batch(tick(at), watermark=at))
+        return _extend(found, self.batch(*([tick(watermark)] if watermark else []), *records, watermark=watermark))
+
+    def batch(self, *records: ReportRecord, watermark: int = 0) -> Settled:
+        """Process a batch with the ticks among its records."""
         shard = SettleShard(self.rules, self.index)
         if self.state is not None:
             shard.load(*self.state)
         found = shard.process(records, watermark)
         self.state = shard.dump()
         self.next_timeout = shard.next_timeout
-        for name in Settled.__struct_fields__:
-            getattr(self.settled, name).extend(getattr(found, name))
+        self._ticked = max([self._ticked, *(record.timestamp for record in records if record.source == TICK)])
+        _extend(self.settled, found)
         return found
 
     def done(self, writer: str = "w1") -> set[int]:
@@ -90,6 +101,16 @@ class Run:
             for first, last in told.intervals
             for number in range(first, last + 1)
         }
+
+
+def _extend(settled: Settled, found: Settled) -> Settled:
+    for name in Settled.__struct_fields__:
+        getattr(settled, name).extend(getattr(found, name))
+    return settled
+
+
+def tick(at: int) -> ReportRecord:
+    return ReportRecord(at, TICK, 0, 0, None)
 
 
 def reasons(settled: Settled) -> list[tuple[str, int | None, int | None]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pytest
 
 from ackstream.jobs.settle import job as settle_job
 from ackstream.jobs.settle.job import (
@@ -23,10 +25,8 @@ from ackstream.observe.metrics import DELIVERIES, IGNORED_REPORTS, Figures
 from ackstream.protocol.readers import SKEW_MS, AppAckConf, read_answer
 from ackstream.settings import Settings, Settle
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operator
+from ackstream.spark.records import LOOKS
 from tests.jobs.settle.logs import PLAIN, Log, Run
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class _State:
@@ -46,12 +46,21 @@ class _State:
         self.timeout = timeout
 
 
-def _call(state: Any, *records: ReportRecord) -> pd.DataFrame:
+def _call(state: Any, *records: ReportRecord, tick: int | None = None) -> pd.DataFrame:
     columns = list(ReportRecord.__struct_fields__)
     frame = pd.DataFrame([[getattr(record, name) for name in columns] for record in records], columns=columns).assign(
         clock=None
     )
-    (found,) = operator(partial(settle, PLAIN, [0]))((0,), iter([frame]), state)
+    if tick is not None:
+        frame.loc[len(frame)] = {
+            "timestamp": tick,
+            "source": 1,
+            "partition": 0,
+            "offset": 0,
+            "value": None,
+            "clock": True,
+        }
+    found = pd.concat(operator(partial(settle, PLAIN, [0]))((0,), iter([frame]), state))
     assert list(found.columns) == OUTPUT_SCHEMA.names
     return found
 
@@ -64,7 +73,7 @@ def test_a_batch_becomes_one_frame_of_rows_and_messages_and_a_state() -> None:
     assert (delivery["id"], delivery["last"], delivery["reason"], delivery["key"]) == ("w1/A/1", 2, None, None)
     assert (ignored["reason"], ignored["value"], ignored["epoch"]) == ("unreadable", b"?", None)
     assert (messages[0]["key"], read_answer(messages[0]["value"])) == ("A", AppAckConf("A", "w1", 1, 1))
-    assert state.timeout == 1_002 + 30_000
+    assert state.timeout == PLAIN.reader_lease // LOOKS, "there has been no tick yet"
 
 
 def test_it_goes_on_from_the_state_and_wakes_up_behind_the_watermark() -> None:
@@ -75,6 +84,16 @@ def test_it_goes_on_from_the_state_and_wakes_up_behind_the_watermark() -> None:
     assert again.timeout == 1_003 + SKEW_MS, "a timeout must be behind the watermark"
     late = _State(1_003 + SKEW_MS, again.get)
     assert _call(late)["reason"].tolist() == ["never-delivered"]
+
+
+@pytest.mark.parametrize(("times", "done"), [([15_000, 30_000, 45_000], 1), ([15_000, 75_000], 0)])
+def test_ticks_show_that_a_silent_reader_could_have_written(times: list[int], done: int) -> None:
+    log, state = Log(), _State()
+    _call(state, log.start("A", at=1), log.stored(1, 5, at=2))
+    for watermark, tick in pairwise([0, *times]):
+        state = _State(watermark, state.get)
+        found = _call(state, tick=tick)
+    assert len(found) == done
 
 
 def test_a_row_has_the_columns_of_its_table_but_for_those_of_the_batch() -> None:

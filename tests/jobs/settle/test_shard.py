@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackstream.jobs.settle.completion import Retention
-from ackstream.jobs.settle.records import REPORTS, STORED, TOPICS, ReportRecord, Settled
+from ackstream.jobs.settle.records import REPORTS, STORED, TICK, TOPICS, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.observe import metrics
 from ackstream.observe.metrics import Tally
@@ -32,7 +32,7 @@ from ackstream.protocol.readers import (
     WriterStateRequest,
 )
 from ackstream.settings import RequiredRole, Settle
-from tests.jobs.settle.logs import PLAIN, ROLES, RULES, Log, Run, reasons
+from tests.jobs.settle.logs import PLAIN, ROLES, RULES, Log, Run, reasons, tick
 
 SECOND = 1_000
 LATER = 10**9
@@ -260,6 +260,7 @@ def test_a_plain_reader_that_is_silent_for_its_lease_leaves_by_the_watermark() -
     log, run = Log(), Run()
     run.feed(log.start("A", at=10 * SECOND), log.stored(1, 5, at=20 * SECOND))
     run.feed(log.say(ReaderAlive("A", 1), at=30 * SECOND))
+    run.feed(watermark=58 * SECOND)
     assert run.next_timeout == 60 * SECOND
     run.feed(watermark=60 * SECOND)
     assert run.done() == set()
@@ -267,9 +268,51 @@ def test_a_plain_reader_that_is_silent_for_its_lease_leaves_by_the_watermark() -
     assert run.done() == {1, 2, 3, 4, 5}
 
 
+@pytest.mark.parametrize("tick_first", [True, False])
+@pytest.mark.parametrize("away_ms", [20_000, 60_000, 86_400_000])
+def test_time_in_which_kafka_was_away_is_no_readers_silence(away_ms: int, *, tick_first: bool) -> None:
+    log, run = Log(), Run(Settle(shards=1, reader_lease="15s"))
+    run.feed(log.stored(1, 5, at=0), log.start("A", at=1), *(log.start(name, at=1, writers=("w1",)) for name in "BC"))
+    run.feed(log.stored(6, 9, at=2), log.stored(1, 1, writer="w2", at=2))
+    run.feed(log.say(ReaderAlive("A", 1), at=8 * SECOND), log.say(ReaderAlive("B", 1), at=9 * SECOND))
+    run.feed(watermark=10 * SECOND)
+    back = 10 * SECOND + away_ms
+    if tick_first:
+        run.batch(tick(back), watermark=back)
+    # the readers send what they had kept one after the other
+    run.batch(log.say(ReaderAlive("A", 1), at=back + 1))
+    run.batch(tick(back + SECOND), watermark=back + SECOND)
+    run.batch(log.say(ReaderAlive("B", 1), at=back + 3 * SECOND))
+    assert (_present(run, log), run.done()) == (["A", "B"], {1, 2, 3, 4, 5}), "C was silent before, for 15 s"
+    assert run.done("w2") == set(), "A has been waited for"
+    run.feed(watermark=back + 15 * SECOND + 1)
+    assert _present(run, log) == ["A", "B"]
+    run.feed(watermark=back + 16 * SECOND + 1)
+    assert _present(run, log) == ["B"], "silence counts again from the first tick after the outage on"
+    run.feed(watermark=back + 18 * SECOND + 1)
+    assert (_present(run, log), run.done()) == ([], set(range(1, 10)))
+
+
+def _present(run: Run, log: Log) -> list[str]:
+    (listed,) = [
+        state for state in run.batch(log.say(ReadersRequest("ops", 1))).states if isinstance(state, KnownReaders)
+    ]
+    return [reader.reader for reader in listed.readers if reader.present]
+
+
+def test_a_silent_reader_is_asked_for_no_tick_once_it_is_gone() -> None:
+    log, run = Log(), Run(Settle(shards=1, reader_memory="100s"))
+    run.feed(log.start("A", at=0), log.start("D", durable=True, at=0))
+    run.feed(watermark=20 * SECOND)
+    assert run.next_timeout == 30 * SECOND
+    run.feed(watermark=31 * SECOND)
+    assert run.next_timeout == 100 * SECOND
+
+
 def test_a_lapsed_reader_had_left_even_if_its_own_next_record_reveals_it() -> None:
     log, run = Log(), Run()
     run.feed(log.start("A", at=0), log.stored(1, 5, at=1))
+    run.feed(watermark=30 * SECOND)
     run.feed(log.say(ReaderAlive("A", 1), at=30 * SECOND + 1), log.stored(6, 7, at=40 * SECOND))
     assert run.done() == {1, 2, 3, 4, 5}, "it was away in between, and is waited for again"
 
@@ -277,7 +320,8 @@ def test_a_lapsed_reader_had_left_even_if_its_own_next_record_reveals_it() -> No
 def test_a_lapsed_reader_returns_only_to_the_writers_it_reads() -> None:
     log, run = Log(), Run()
     run.feed(log.stored(0, 0, at=0), log.stored(0, 0, writer="w2", at=0), log.start("A", at=1))
-    run.feed(log.start("A", 2, writers=("w2",), at=2), log.say(ReaderAlive("A", 2), at=90 * SECOND))
+    run.feed(log.start("A", 2, writers=("w2",), at=2))
+    run.feed(log.say(ReaderAlive("A", 2), at=90 * SECOND), watermark=90 * SECOND)
     run.feed(log.stored(1, 1, at=90 * SECOND), log.stored(1, 1, writer="w2", at=90 * SECOND))
     assert (run.done(), run.done("w2")) == ({0, 1}, {0})
 
@@ -605,19 +649,22 @@ EXPIRING = Settle(shards=1, required=RULES.required, reader_lease="4s", durable_
 def test_the_output_does_not_depend_on_where_batches_are_cut(
     rules: Settle, steps: list[Any], data: st.DataObject
 ) -> None:
-    records = _log(steps)
+    ticks = data.draw(
+        st.lists(st.integers(0, 120).map(SECOND.__mul__), max_size=20) | st.just([*range(0, 120_000, 2_000)])
+    )
+    records = sorted([*_log(steps), *map(tick, ticks)], key=lambda record: (record.timestamp, record.source == TICK))
     whole = Run(rules)
-    whole.feed(*records)
-    whole.feed(watermark=LATER)
+    whole.batch(*records)
+    whole.batch(watermark=LATER)
     cut = Run(rules)
     watermark, left = 0, list(records)
     while left:
         count = data.draw(st.integers(0, len(left)))
         batch, left = left[:count], left[count:]
-        cut.feed(*batch, watermark=watermark)
+        cut.batch(*batch, watermark=watermark)
         # the tick that may be published now counts from the next batch on
         watermark = max(watermark, data.draw(st.integers(0, left[0].timestamp if left else LATER)))
-    cut.feed(watermark=LATER)
+    cut.batch(watermark=LATER)
     assert _told(cut) == _told(whole)
 
 

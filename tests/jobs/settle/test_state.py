@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from ackstream.jobs.settle.state import STATE_VERSION, EarlyReports
-from ackstream.protocol.readers import AppAck, ReaderState, read
+from ackstream.protocol.readers import AppAck, ReaderState, WriterState, WriterStateRequest, read
 from ackstream.settings import RequiredRole, Settle
-from tests.jobs.settle.logs import RULES, Log, Run, reasons
+from tests.jobs.settle.logs import RULES, Log, Run, reasons, tick
 
 if TYPE_CHECKING:
     from ackstream.jobs.settle.completion import Report
@@ -57,11 +57,11 @@ def test_of_several_rules_for_a_role_the_first_that_matches_the_writer_counts() 
     assert rules.quorums("depot") == {"Logger": 1}
 
 
-@pytest.mark.parametrize("version", [1, 6])
+@pytest.mark.parametrize("version", [1, 7])
 def test_a_state_of_an_unknown_version_is_refused(version: int) -> None:
     run = Run()
     run.state = (version, b"")
-    with pytest.raises(ValueError, match=f"The state has version {version}; this release reads versions 2 to 5"):
+    with pytest.raises(ValueError, match=f"The state has version {version}; this release reads versions 2 to 6"):
         run.feed()
 
 
@@ -97,8 +97,20 @@ VERSION_5 = (
 )
 """The same; the samples 4 to 6 of w1 are of the session s."""
 
+VERSION_6 = (
+    VERSION_5.replace(b"\x95", b"\x96", 1)
+    .replace(b"\xa2L1\x96\x01\xa6", b"\xa2L1\x97\x01\xa6")
+    .replace(b"\x91\xa2w*\xc3", b"\x91\xa2w*\xc3\x00")
+    .replace(b"\xa2P1\x96\x01\xa9", b"\xa2P1\x97\x01\xa9")
+    .replace(b"\xcd\x03\xec\xc2\x90\xc3", b"\xcd\x03\xec\xc2\x90\xc3\x00")
+    .replace(b"\xa1A\x96\x01\xc0\xcd\x03\xed\xc2\x90\xc3", b"\xa1A\x97\x01\xc0\xcd\x03\xed\xc2\x90\xc3\x07")
+) + b"\xcd\x07\xd0"
+"""The same; the last tick was at 2,000, and 7 ms do not count as silence of A."""
 
-@pytest.mark.parametrize(("version", "blob"), [(2, VERSION_2), (3, VERSION_3), (4, VERSION_4), (5, VERSION_5)])
+
+@pytest.mark.parametrize(
+    ("version", "blob"), [(2, VERSION_2), (3, VERSION_3), (4, VERSION_4), (5, VERSION_5), (6, VERSION_6)]
+)
 def test_a_saved_state_continues(version: int, blob: bytes) -> None:
     log, run = Log(), Run(RULES)
     run.state = (version, blob)
@@ -112,9 +124,20 @@ def test_a_saved_state_continues(version: int, blob: bytes) -> None:
 
 def test_a_state_is_encoded_as_this_version_always_was() -> None:
     run = Run(RULES)
-    run.state = (STATE_VERSION, VERSION_5)
+    run.state = (STATE_VERSION, VERSION_6)
     run.feed()
-    assert run.state == (STATE_VERSION, VERSION_5)
+    assert run.state == (STATE_VERSION, VERSION_6)
+
+
+def test_no_reader_of_a_state_of_version_5_was_silent_before_the_first_tick() -> None:
+    log, run, later = Log(), Run(RULES), 10**9
+    run.state = (5, VERSION_5)
+    run.batch(tick(later), watermark=later)
+    run.batch(log.say(WriterStateRequest("w1"), at=later))
+    run.feed(watermark=later + 30_001)
+    run.batch(log.say(WriterStateRequest("w1"), at=later + 30_001))
+    waiting = [state.waiting_for for state in run.settled.states if isinstance(state, WriterState)]
+    assert waiting == [("A", "Logger"), ("Logger",)]
 
 
 def test_a_state_of_version_3_has_no_roles_of_writers() -> None:
@@ -122,7 +145,7 @@ def test_a_state_of_version_3_has_no_roles_of_writers() -> None:
     run.state = (3, VERSION_3)
     run.feed()
     assert run.state is not None
-    assert msgspec.msgpack.decode(run.state[1])[-1] == {}
+    assert msgspec.msgpack.decode(run.state[1])[4] == {}
 
 
 def test_a_reader_that_starts_learns_the_sessions_of_the_samples_that_it_has_not_got() -> None:
@@ -169,7 +192,7 @@ def test_writers_of_a_state_of_version_2_are_silent_from_its_first_batch_on() ->
     log, saved = Log(), Run(Settle(shards=1, reader_memory="100s"))
     saved.feed(log.stored(1, 5), log.stored(1, 5, writer="w2"))
     assert saved.state is not None
-    writers, readers, early, _idle, _required = msgspec.msgpack.decode(saved.state[1])
+    writers, readers, early, *_ = msgspec.msgpack.decode(saved.state[1])
     run = Run(saved.rules)
     run.state = (2, msgspec.msgpack.encode([{name: old[:5] for name, old in writers.items()}, readers, early]))
     run.feed(watermark=500_000)
