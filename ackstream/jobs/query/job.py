@@ -94,7 +94,7 @@ class QueryFold:
         self._settings = settings
         self._state: QueryState | None = None
         self._tail: Tail | None = None
-        self._first = self._known = self._newest = self._stored = self._rows = 0
+        self._first = self._known = self._newest = self._stored = self._rows = self._read_until = 0
         # whether persist has reported growth of the log since the last look at the table, which has its position
         self._told = True
 
@@ -104,7 +104,8 @@ class QueryFold:
         records = collect(frame)
         if not records:
             return
-        now = max(record.time for record in records)
+        times = sorted(record.time for record in records)
+        now = times[-1]
         replayed = self._state is None and self._load(spark, query_id, batch_id, now)
         batch = self._first + batch_id
         asked, dead = read_queries(spark, [record for record in records if record.topic == kafka.topic("queries")])
@@ -117,7 +118,9 @@ class QueryFold:
             self._newest = max([self._newest, *committed])
             self._told = False
         plan = SubscriptionPlan(state, known=self._known, newest=self._newest, now=now)
-        plan.deliver(asked)
+        times.insert(0, self._read_until)
+        self._read_until = max(times)
+        plan.deliver(asked, times)
         # a replayed batch may deliver otherwise; its commands see and delete at the same steps
         start = Moment(batch, -len(plan.steps))
         for request in asked:
@@ -192,6 +195,7 @@ class QueryFold:
         self._rows = rows.count()
         for client, why in withdraw(state, self._objection).items():
             log.warning("The session of %r ends: %s", client, why)
+        self._read_until = now
         for session in state.sessions.values():
             # clients could not reach the job while it was down
             session.seen = now

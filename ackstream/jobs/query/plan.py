@@ -6,6 +6,7 @@ them (brokers.md 1.1 A22 to A24, A38). A step names rows of the tables; the job 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -26,9 +27,10 @@ from ackstream.protocol.dispositions import NOT_ENTITLED
 from ackstream.protocol.messages import CommandAck
 from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan
 from ackstream.protocol.rql.patterns import matches_any
+from ackstream.spark.records import excused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ackstream.jobs.query.records import QueryRequest
     from ackstream.protocol.queries import Position
@@ -38,6 +40,9 @@ SILENT_MS = 7 * 86_400_000
 """How long a client without a heartbeat may be silent: then its session and its subscriptions are forgotten."""
 ALL = "all"
 """In place of a subscription's id: all subscriptions of the client."""
+
+OUTAGE_MS = 1_000
+"""Kafka was not away between two records with less time between them."""
 
 MAX_SUBSCRIPTIONS = 1_000
 """Maximum of one client: the state is stored whole."""
@@ -83,13 +88,17 @@ class SubscriptionPlan:
         """Whether the batch must be stored: its results depend on the position of the log, or the state changed."""
         return self.changed or any(isinstance(step, (Selected, Counted, Deleted)) for step in self.steps)
 
-    def deliver(self, requests: Iterable[QueryRequest]) -> None:
+    def deliver(self, requests: Iterable[QueryRequest], times: Sequence[int] = ()) -> None:
         """Deliver new messages and due bookmarks to the subscriptions; end the sessions of clients without requests."""
+        # ``times``: of the last record before this batch and of its records, in order
+        pauses = [pause for pause in pairwise(times) if pause[1] - pause[0] >= OUTAGE_MS]
         for request in requests:
             if request.client in self._state.sessions:
                 self._state.sessions[request.client].seen = request.time
         for client, session in list(self._state.sessions.items()):
-            if self._now - session.seen > (session.lease_ms or SILENT_MS):
+            lease = session.lease_ms or SILENT_MS
+            session.seen += sum(excused(*pause, lease, session.seen) for pause in pauses)
+            if self._now - session.seen > lease:
                 self._end(client)
         subscriptions = tuple(self._state.subscriptions)
         if subscriptions and self._newest > self._known:

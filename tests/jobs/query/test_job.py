@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from ackstream.jobs.query import job as query_job
 from ackstream.jobs.query import records as requests
-from ackstream.jobs.query.job import prune
+from ackstream.jobs.query.job import QueryFold, prune
+from ackstream.jobs.query.plan import SubscriptionPlan
 from ackstream.jobs.query.records import QueryRecord, collect, read_queries
 from ackstream.lake import tables
-from ackstream.settings import Lake
+from ackstream.settings import Lake, Settings
 from tests.lake import empty
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ class _Frame:
     """The batch of a stream, as far as it is collected."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self._rows = rows
+        self._rows, self.sparkSession = rows, None
 
     def selectExpr(self, *_columns: Any) -> _Frame:  # noqa: N802 - Spark's name
         return self
@@ -58,6 +60,28 @@ def test_a_command_whose_headers_were_too_large_is_refused() -> None:
     (request,), dead = read_queries(None, [record])  # type: ignore[arg-type]
     assert (request.reason, dead) == ("command too large", [])
     assert "processed" in request.command.asked
+
+
+def test_a_batch_knows_when_the_last_record_before_it_was_stored(monkeypatch: Any) -> None:
+    found: list[list[int]] = []
+
+    class Plan(SubscriptionPlan):
+        def deliver(self, requests: Any, times: Any = ()) -> None:  # noqa: ARG002 - as it is called
+            found.append(list(times))
+            raise InterruptedError
+
+    monkeypatch.setattr(query_job, "SubscriptionPlan", Plan)
+    monkeypatch.setattr(QueryFold, "_load", lambda *_: False)
+    fold = QueryFold(Settings())
+    for times in ([5_000, 4_000], [65_000], [64_000]):
+        rows = [
+            {"time": time, "partition": 0, "offset": 0, "topic": "t", "key": b"c", "value": None, "headers": None}
+            for time in times
+        ]
+        frame: Any = _Frame(rows)
+        with pytest.raises(InterruptedError):
+            fold.write(frame, 0, "q")
+    assert found[1:] == [[5_000, 65_000], [65_000, 64_000]]
 
 
 @pytest.mark.integration

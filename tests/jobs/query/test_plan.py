@@ -35,10 +35,13 @@ class Server:
         said = {"command": name, "cid": f"c{self._count}", "topic": TOPIC} | headers
         return read(client.encode(), [(key, text.encode()) for key, text in said.items()], f"0-{self._count}", time)
 
-    def batch(self, *requests: QueryRequest, newest: int | None = None, now: int = 0) -> list[Step]:
+    def batch(
+        self, *requests: QueryRequest, newest: int | None = None, now: int = 0, since: int | None = None
+    ) -> list[Step]:
+        """Process a batch, of which the last record is of ``now``; ``since``: the last one before it."""
         self._newest = self._newest if newest is None else newest
         plan = SubscriptionPlan(self.state, known=self._known, newest=self._newest, now=now)
-        plan.deliver(requests)
+        plan.deliver(requests, () if since is None else (since, now))
         for request in requests:
             execute(plan, request, self._limits, self._topics)
         plan.close()
@@ -185,6 +188,28 @@ def test_a_silent_client_loses_its_subscriptions_and_its_next_heartbeat_is_refus
     assert _plain(server.batch(server.command("heartbeat", options="beat", ack="processed"), now=60_003)) == [
         ("processed", "logon required")
     ]
+
+
+@pytest.mark.parametrize("away_ms", [20_000, 60_000, 86_400_000])
+def test_time_in_which_kafka_was_away_is_no_clients_silence(away_ms: int) -> None:
+    server = Server()
+
+    def beat(client: str, time: int) -> QueryRequest:
+        return server.command("heartbeat", client, time=time, options="beat", ack="processed")
+
+    server.batch(*(server.command("logon", client, options="heartbeat=10s") for client in "abc"))
+    server.batch(beat("a", 9_000), beat("b", 9_500), now=10_000)
+    back = 10_000 + away_ms
+    # the clients send what they had kept one after the other
+    assert _plain(server.batch(beat("a", back), since=10_000, now=back)) == ["processed"]
+    assert _plain(server.batch(beat("b", back + 5_000), since=back, now=back + 5_000)) == ["processed"]
+    assert list(server.state.sessions) == ["a", "b"], "c was silent before, for 20 s"
+    # a client that is silent afterwards
+    for now in range(back + 10_000, back + 20_001, 5_000):
+        server.batch(beat("b", now), since=now - 5_000, now=now)
+    assert list(server.state.sessions) == ["a", "b"]
+    server.batch(since=back + 20_000, now=back + 20_001)
+    assert list(server.state.sessions) == ["b"]
 
 
 def test_the_answer_to_a_heartbeat_says_up_to_where_the_clients_subscriptions_have_everything() -> None:
