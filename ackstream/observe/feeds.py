@@ -18,7 +18,7 @@ from ackstream.kafka.connection import offsets_since
 from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.reader import TopicReader, check_topics
 from ackstream.observe.outcomes import LedgerEntry, Meter, Snapshot, Verdict, epoch_milliseconds, read_entry
-from ackstream.observe.planes import TOPICS, Planes, PlanesView
+from ackstream.observe.planes import Planes, PlanesView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -145,7 +145,7 @@ class PlaneFeed(TopicFeed):
 
     def __init__(self, settings: Settings, since: int) -> None:
         """Connect, to read the records since epoch milliseconds; raises if the broker is unavailable."""
-        super().__init__(settings, TOPICS, since, existing=True)
+        super().__init__(settings, Planes.TOPICS, since, existing=True)
         # the last report of each destination counts, however old it is
         whole = [one for one in self._partitions if self.names[one.topic] == "destinations"]
         if whole:
@@ -154,7 +154,7 @@ class PlaneFeed(TopicFeed):
     @property
     def outdated(self) -> bool:
         """Whether a topic of the planes or a lease has been created since the feed began."""
-        wanted = {self._settings.kafka.topic(name) for name in (*TOPICS, *(f"{job}-lease" for job in JOBS))}
+        wanted = {self._settings.kafka.topic(name) for name in (*Planes.TOPICS, *(f"{job}-lease" for job in JOBS))}
         return not (set(self._admin.list_topics()) & wanted <= self._existing)
 
     def give(self, planes: Planes) -> bool:

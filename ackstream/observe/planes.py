@@ -7,7 +7,7 @@ Times are in epoch milliseconds by the broker's clock.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Plane = Literal["publishers", "readers", "queues", "twin", "dead letters", "destinations"]
-
-TOPICS: dict[str, Plane] = {
-    "stored": "publishers",
-    "destinations": "destinations",
-    "app-acks": "readers",
-    "queue-deliveries": "queues",
-    "events": "twin",
-    "dead-letters": "dead letters",
-}
-"""Topics to read, without the prefix, and the plane whose newest record they have."""
 
 SHOWN = 15
 """Maximum number of labels, parties, publishers, readers and queues shown; a fleet may have thousands."""
@@ -86,23 +76,15 @@ class Planes:
         }
         self._newest: dict[str, int] = {}
         self._batch = -1
-        self._take: dict[str, Callable[[Any], None]] = {
-            "stored": self._stored,
-            "destinations": self._destination,
-            "app-acks": self._report,
-            "queue-deliveries": self._delivery,
-            "events": self._event,
-            "dead-letters": self._letter,
-        }
 
     def take(self, topic: str, record: Any) -> None:
-        """Take a record of one of :data:`TOPICS` (without the prefix); unreadable ones are ignored."""
+        """Take a record of one of :attr:`TOPICS` (without the prefix); unreadable ones are ignored."""
+        plane, take = self.TOPICS[topic]
         try:
-            self._take[topic](record)
+            take(self, record)
         except ValueError:
             # no such record, or one that contradicts itself
             return
-        plane = TOPICS[topic]
         self._newest[plane] = max(self._newest.get(plane, 0), record.timestamp)
 
     def view(self, now: int) -> PlanesView:
@@ -162,6 +144,16 @@ class Planes:
         self._trends["dead letters"].add(record.timestamp)
         if queue:
             self._queues.dead(queue, record.timestamp)
+
+    TOPICS: ClassVar[dict[str, tuple[Plane, Callable[[Planes, Any], None]]]] = {
+        "stored": ("publishers", _stored),
+        "destinations": ("destinations", _destination),
+        "app-acks": ("readers", _report),
+        "queue-deliveries": ("queues", _delivery),
+        "events": ("twin", _event),
+        "dead-letters": ("dead letters", _letter),
+    }
+    """Topics to read, without the prefix, the plane whose newest record they have, and who takes it."""
 
 
 def _beginning(value: bytes) -> str:

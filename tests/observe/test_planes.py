@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import TOPICS as ALL_TOPICS
-from ackstream.observe.planes import LETTER_CHARACTERS, LETTERS, SHOWN, TOPICS, DestinationLine, Planes
+from ackstream.observe.planes import LETTER_CHARACTERS, LETTERS, SHOWN, DestinationLine, Planes
 from ackstream.observe.progress import PublisherLine, ReaderLine
 from ackstream.protocol import messages, queues, readers
 from ackstream.protocol.messages import Replicated, StoredRange
@@ -53,7 +53,7 @@ def seen() -> Seen:
 
 
 def test_the_gateway_may_read_what_is_shown() -> None:
-    assert TOPICS.keys() <= set(PARTIES["gateway"].reads) & ALL_TOPICS.keys()
+    assert Planes.TOPICS.keys() <= set(PARTIES["gateway"].reads) & ALL_TOPICS.keys()
 
 
 def test_a_publisher_has_its_last_number_and_what_was_stored_and_refused(seen: Seen) -> None:
@@ -136,7 +136,7 @@ def test_a_report_that_contradicts_itself_stops_nothing(seen: Seen) -> None:
     assert seen.view.readers[0].acknowledged == 0
 
 
-@given(st.sampled_from(sorted(TOPICS)), st.binary() | st.none())
+@given(st.sampled_from(sorted(Planes.TOPICS)), st.binary() | st.none())
 def test_nothing_that_anyone_writes_stops_the_page(topic: str, value: bytes | None) -> None:
     seen = Seen()
     seen.planes.take(topic, Record(value))

@@ -14,18 +14,10 @@ from msgspec import UNSET
 from ackstream.client.core.messages import without_client
 from ackstream.client.requests.commands import json_value
 from ackstream.protocol import record_headers
+from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, decoded, error_envelope
-from ackstream.protocol.ditto.headers import (
-    CHANNEL,
-    CONTENT_TYPE,
-    CORRELATION_ID,
-    RESPONSE_REQUIRED,
-    VERSION,
-    names_sender,
-    read_correlation_id,
-)
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
@@ -125,7 +117,7 @@ def read_publication(record: Any, key: Secret | None = None) -> Publication | No
 
 def _decode(record: Any, key: Secret | None) -> Envelope:
     envelope = decode(record.value)
-    if names_sender(envelope.headers):
+    if names.names_sender(envelope.headers):
         named = dict(record.headers)
         identity = (named.get(record_headers.CORRELATION_ID) or b"").decode("utf-8", "replace")
         signed = named.get(record_headers.ORIGINATOR_SIGNATURE)
@@ -136,7 +128,7 @@ def _decode(record: Any, key: Secret | None) -> Envelope:
 
 def _correlation_id(record: Any, envelope: Envelope) -> str:
     coordinates = (record.topic, record.partition, record.offset)
-    return read_correlation_id(correlation_id(record.headers, envelope.headers, coordinates))
+    return names.read_correlation_id(correlation_id(record.headers, envelope.headers, coordinates))
 
 
 @dataclass(frozen=True)
@@ -214,17 +206,17 @@ def failure(signal: Signal, error: Exception) -> list[Delayed]:
 
 
 def _nacks(signal: Signal, error: DittoError, delay: float = 0.0) -> list[Delayed]:
-    nack = Ack(error.status, error.to_dict(), headers={CONTENT_TYPE: JSON_CONTENT_TYPE})
+    nack = Ack(error.status, error.to_dict(), headers={names.CONTENT_TYPE: JSON_CONTENT_TYPE})
     return messages(signal, nack, delay)
 
 
 def _ack(signal: Signal, ack: Ack, label: str) -> Envelope:
-    headers = {**ack.headers, CORRELATION_ID: signal.correlation_id}
-    version = signal.envelope.headers.get(VERSION)
+    headers = {**ack.headers, names.CORRELATION_ID: signal.correlation_id}
+    version = signal.envelope.headers.get(names.VERSION)
     if version is not None:
-        headers.setdefault(VERSION, version)
+        headers.setdefault(names.VERSION, version)
     if signal.channel == "live":
-        headers[CHANNEL] = "live"
+        headers[names.CHANNEL] = "live"
     return write_ack(Acknowledgement(label, ack.status, json_value(ack.payload), headers), signal.thing_id)
 
 
@@ -232,7 +224,7 @@ def _response(signal: Signal, response: Response) -> Envelope:
     command = signal.envelope
     if signal.channel != "live":
         raise unknown_topic_path(str(command.topic), "The twin alone responds to its commands: acknowledge a label.")
-    headers = {**response.headers, CORRELATION_ID: signal.correlation_id, RESPONSE_REQUIRED: False}
+    headers = {**response.headers, names.CORRELATION_ID: signal.correlation_id, names.RESPONSE_REQUIRED: False}
     # a header may have made the command live
     topic = msgspec.structs.replace(command.topic, channel="live")
     return Envelope(topic, headers, command.path, json_value(response.value), status=response.status)
@@ -240,7 +232,7 @@ def _response(signal: Signal, response: Response) -> Envelope:
 
 def _error(signal: Signal, error: DittoError) -> Envelope:
     return error_envelope(
-        error, thing_id=signal.thing_id, channel=signal.channel, headers={CORRELATION_ID: signal.correlation_id}
+        error, thing_id=signal.thing_id, channel=signal.channel, headers={names.CORRELATION_ID: signal.correlation_id}
     )
 
 

@@ -207,7 +207,7 @@ def message_headers(envelope: Envelope) -> dict[str, str]:
 
 
 _WHOLE = {"merge": "mergeThing", "migrate": "migrateThingDefinition"}
-"""The types of actions that are about the whole thing, whatever their path."""
+"""The types of actions that concern the whole thing, at any path."""
 
 
 def _type(side: str, group: str, criterion: str, action: str | None, subject: str | None, path: str) -> str:
