@@ -213,8 +213,8 @@ async def _listen_together(world: World, number: int) -> tuple[int, list[str]]:
         return cost, [json.loads(text)["headers"]["correlation-id"] for text in heard]
 
 
-def test_a_thousand_sockets_cost_no_threads(world: World):
-    cost, heard = asyncio.run(_listen_together(world, 1_000))
-    assert heard == ["c-1"] * 1_000
+def test_300_sockets_cost_no_threads(world: World):
+    cost, heard = asyncio.run(_listen_together(world, 300))
+    assert heard == ["c-1"] * 300
     # a pool of the gateway may grow by a few meanwhile
     assert cost < 20
