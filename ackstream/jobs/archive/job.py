@@ -123,7 +123,7 @@ class ArchiveFold:
             self._written[table] = Written()
         written = self._written[table]
         for span in spans:
-            if span.query_id is not None and not written.knows(span.query_id):
+            if span.query_id is not None and span.query_id not in written.newest:
                 own = tables.read(spark, self._lake, table).where(F.col("query_id") == span.query_id)
                 written.found(span.query_id, tables.newest_batch(own, "batch_id"))
         return written
@@ -200,30 +200,26 @@ def _united(spans: pa.ChunkedArray) -> list[BatchSpan]:
 
 
 class Written:
-    """The newest batch of each query in one table, and the ids of its rows if they are all known."""
+    """The ``newest`` batch of each query in one table, and the ids of its rows if they are all known."""
 
     def __init__(self) -> None:
-        self._newest: dict[str | None, int] = {}
+        self.newest: dict[str | None, int] = {}
         self._ids: dict[str | None, list[pa.ChunkedArray]] = {}
-
-    def knows(self, query_id: str) -> bool:
-        """Return whether the newest batch of a query is known."""
-        return query_id in self._newest
 
     def found(self, query_id: str | None, newest: int) -> None:
         """Remember the newest batch of a query that the table has, of whose rows nothing is known."""
-        self._newest[query_id] = max(newest, self._newest.get(query_id, -1))
+        self.newest[query_id] = max(newest, self.newest.get(query_id, -1))
         self._ids.pop(query_id, None)
 
     def reaches(self, span: BatchSpan) -> bool:
         """Return whether the table may have rows of the span's batches; malformed records have no batch."""
-        return span.query_id is None or span.first_batch <= self._newest[span.query_id]
+        return span.query_id is None or span.first_batch <= self.newest[span.query_id]
 
     def decides(self, span: BatchSpan) -> bool:
         """Return whether the rows of the span that the table has are known."""
         if not self.reaches(span):
             return True
-        return span.query_id in self._ids and span.first_batch == self._newest[span.query_id]
+        return span.query_id in self._ids and span.first_batch == self.newest[span.query_id]
 
     def fresh(self, rows: pa.Table, spans: Iterable[BatchSpan]) -> pa.Table:
         """Return rows without those that the table has; the spans are decided."""
@@ -238,9 +234,9 @@ class Written:
         """Remember a span whose rows have been written; the span is decided."""
         keys = rows.select(KEY)
         ids = keys.filter(_of_batch(keys, span.query_id, span.last_batch))["id"]
-        before = self._ids[span.query_id] if span.last_batch == self._newest[span.query_id] else []
+        before = self._ids[span.query_id] if span.last_batch == self.newest[span.query_id] else []
         self._ids[span.query_id] = [*before, ids]
-        self._newest[span.query_id] = span.last_batch
+        self.newest[span.query_id] = span.last_batch
 
 
 def _of_batch(rows: pa.Table, query_id: str | None, batch_id: int) -> pa.ChunkedArray:
