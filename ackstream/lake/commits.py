@@ -148,10 +148,8 @@ def changed_files(
 def retried(work: Callable[[], _Result], attempts: int = ATTEMPTS) -> _Result:
     """Run a commit to a table, and retry it after a conflict; raise one of ``CONFLICTS`` if each attempt conflicts."""
     for _ in range(attempts - 1):
-        try:
+        with suppress(*CONFLICTS):
             return work()
-        except CONFLICTS:
-            continue
     return work()
 
 
