@@ -12,18 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement
 from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.headers import (
-    CHANNEL,
-    CORRELATION_ID,
-    REQUESTED_ACKS,
-    TIMEOUT,
-    WEAK_ACK,
-    read_headers,
-    reply_headers,
-    shown_headers,
-)
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
@@ -113,11 +104,11 @@ def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
     stream = stream_of(envelope)
     if stream is None:
         return None
-    headers = {name: value for name, value in envelope.headers.items() if name.lower() != CORRELATION_ID}
-    signal = msgspec.structs.replace(envelope, headers=headers | {CORRELATION_ID: correlation_id})
+    headers = {name: value for name, value in envelope.headers.items() if name.lower() != names.CORRELATION_ID}
+    signal = msgspec.structs.replace(envelope, headers=headers | {names.CORRELATION_ID: correlation_id})
     if stream in ("events", "live-events"):
-        user = read_headers(envelope.headers)
-        requested, wanted, timeout = user.get(REQUESTED_ACKS) or (), False, user.get(TIMEOUT)
+        user = names.read_headers(envelope.headers)
+        requested, wanted, timeout = user.get(names.REQUESTED_ACKS) or (), False, user.get(names.TIMEOUT)
         timeout_ms = None if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS)
     else:
         # correlate counts answers for as long
@@ -133,7 +124,7 @@ def _on_its_channel(envelope: Envelope) -> Envelope:
     topic = envelope.topic
     if (topic.channel, topic.criterion) != ("twin", "commands"):
         return envelope
-    if not any(name.lower() == CHANNEL and value == "live" for name, value in envelope.headers.items()):
+    if not any(name.lower() == names.CHANNEL and value == "live" for name, value in envelope.headers.items()):
         return envelope
     return msgspec.structs.replace(envelope, topic=msgspec.structs.replace(topic, channel="live"))
 
@@ -216,8 +207,8 @@ PARAMETERS = ("namespaces", "filter", "extraFields")
 def subscription_of(stream: Stream, parameters: Mapping[str, str]) -> Subscription:
     """Return the subscription that :data:`PARAMETERS` describe, by :func:`subscription`; others are ignored."""
     namespaces, chosen, extra = (parameters.get(name) for name in PARAMETERS)
-    names = filter(None, (namespaces or "").split(","))
-    return subscription(stream, namespaces=names, filter=chosen, extra_fields=extra)
+    given = filter(None, (namespaces or "").split(","))
+    return subscription(stream, namespaces=given, filter=chosen, extra_fields=extra)
 
 
 class SubscriberState(msgspec.Struct, frozen=True):
@@ -264,11 +255,11 @@ def decide(
 def as_delivered(signal: Publication, labels: Iterable[str], extra: Mapping[str, Any] | None = None) -> Envelope:
     """Return a signal with the requested-acks for one subscriber, and no internal headers; an explicit ``[]`` stays."""
     envelope = signal.envelope
-    headers = shown_headers(envelope.headers)
-    asked = [headers.pop(name) for name in [*headers] if name.lower() == REQUESTED_ACKS]
+    headers = names.shown_headers(envelope.headers)
+    asked = [headers.pop(name) for name in [*headers] if name.lower() == names.REQUESTED_ACKS]
     shown = list(labels)
     if shown or any(labels in ([], "[]") for labels in asked):
-        headers[REQUESTED_ACKS] = shown
+        headers[names.REQUESTED_ACKS] = shown
     return msgspec.structs.replace(envelope, headers=headers, extra=raw(extra) if extra else msgspec.UNSET)
 
 
@@ -276,8 +267,8 @@ def weak_acks(signal: Publication, drop: Drop) -> list[Acknowledgement]:
     """Return the weak acknowledgements of a dropped signal: status 200 and the headers of the signal."""
     if not drop.labels:
         return []
-    own = {WEAK_ACK: True, CORRELATION_ID: signal.correlation_id}
-    headers = reply_headers(read_headers(signal.envelope.headers)) | own
+    own = {names.WEAK_ACK: True, names.CORRELATION_ID: signal.correlation_id}
+    headers = names.reply_headers(names.read_headers(signal.envelope.headers)) | own
     return [Acknowledgement(label, OK, raw(drop.text), headers) for label in drop.labels]
 
 
