@@ -12,16 +12,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol import errors
+from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN, Envelope, json_text, raw
-from ackstream.protocol.ditto.headers import (
-    CHANNEL,
-    CORRELATION_ID,
-    RESPONSE_REQUIRED,
-    WEAK_ACK,
-    answer_headers,
-    read_correlation_id,
-    taken_headers,
-)
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, check_declared, parse_declared, parse_label
 from ackstream.protocol.ditto.requests import message_headers
 from ackstream.protocol.ditto.topics import TopicPath
@@ -53,7 +45,7 @@ class Acknowledgement(msgspec.Struct):
     @property
     def weak(self) -> bool:
         """Return whether the system issued it because the signal does not concern the party."""
-        return self.headers.get(WEAK_ACK) is True
+        return self.headers.get(names.WEAK_ACK) is True
 
 
 def is_success(status: int) -> bool:
@@ -65,7 +57,7 @@ def acknowledgement(
     label: str, status: int, payload: Raw | UnsetType = UNSET, headers: Mapping[str, Any] | None = None
 ) -> Acknowledgement:
     """Return an acknowledgement as received: requested-acks and nulls dropped. Raises 400 for a header's wrong type."""
-    return Acknowledgement(label, status, payload, answer_headers(headers or {}))
+    return Acknowledgement(label, status, payload, names.answer_headers(headers or {}))
 
 
 def read_ack(envelope: Envelope) -> Acknowledgement:
@@ -126,7 +118,7 @@ def taken_entries(answer: Envelope) -> Raw | UnsetType:
     entries = {label: _object(entry) for label, entry in _object(answer.value).items()}
     for entry in entries.values():
         if "headers" in entry:
-            entry["headers"] = raw(taken_headers(_decode(entry["headers"]) or {}))
+            entry["headers"] = raw(names.taken_headers(_decode(entry["headers"]) or {}))
     return raw(entries)
 
 
@@ -160,8 +152,8 @@ def read_entry(label: str, fields: Mapping[str, Raw]) -> Acknowledgement:
 def write_ack(ack: Acknowledgement, thing_id: str) -> Envelope:
     """Write an acknowledgement, of the twin unless the header ``channel`` is ``live``. Raises 400 for its label."""
     parse_declared(ack.label)
-    topic = TopicPath.of(thing_id, ack.headers.get(CHANNEL), "acks", ack.label)
-    return Envelope(topic, ack.headers | {RESPONSE_REQUIRED: False}, "/", ack.payload, status=ack.status)
+    topic = TopicPath.of(thing_id, ack.headers.get(names.CHANNEL), "acks", ack.label)
+    return Envelope(topic, ack.headers | {names.RESPONSE_REQUIRED: False}, "/", ack.payload, status=ack.status)
 
 
 def response_type(statuses: Iterable[int]) -> ResponseType:
@@ -175,9 +167,9 @@ def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
     # modify response or the payload of a message; queries and errors lose theirs. Source:
     # ThingCommandResponseAcknowledgementProvider, MessageCommandResponseAcknowledgementProvider.
     topic = response.topic
-    headers = answer_headers(response.headers)
+    headers = names.answer_headers(response.headers)
     if topic.channel == "live":
-        headers[CHANNEL] = "live"
+        headers[names.CHANNEL] = "live"
     payload: Raw | UnsetType = UNSET
     if topic.criterion == "messages":
         headers |= message_headers(response)
@@ -190,7 +182,7 @@ def response_to_ack(request: Request, response: Envelope) -> Acknowledgement:
 
 def live_response(signal: Envelope, ack: Acknowledgement) -> Envelope:
     """Return the response to a live command or message that counts as an acknowledgement ``live-response``."""
-    headers = ack.headers | {CHANNEL: "live", RESPONSE_REQUIRED: False}
+    headers = ack.headers | {names.CHANNEL: "live", names.RESPONSE_REQUIRED: False}
     return Envelope(signal.topic, headers, signal.path, ack.payload, status=ack.status)
 
 
@@ -232,7 +224,7 @@ def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) 
     elif topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
         # the twin alone answers for the twin
         raise errors.unknown_topic_path(str(topic), otherwise)
-    identity = envelope.headers.get(CORRELATION_ID)
+    identity = envelope.headers.get(names.CORRELATION_ID)
     if not identity:
         raise errors.correlation_id_missing()
-    read_correlation_id(identity)
+    names.read_correlation_id(identity)

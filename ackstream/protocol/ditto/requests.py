@@ -12,18 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto import signal_defaults as defaults
-from ackstream.protocol.ditto.headers import (
-    CHANNEL,
-    CONDITION,
-    CORRELATION_ID,
-    REQUESTED_ACKS,
-    RESPONSE_REQUIRED,
-    TIMEOUT,
-    UNAVAILABLE_HEADERS,
-    read_headers,
-    request_reply_headers,
-)
 from ackstream.protocol.ditto.topics import UNKNOWN_THING
 from ackstream.protocol.ditto.twin.things import resource
 from ackstream.protocol.errors import DittoError, not_available, shown, unknown_topic_path
@@ -70,7 +60,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 def check_available(headers: Mapping[str, Any]) -> None:
     """Reject the (read) headers of a twin command if it could not be carried out as one of them demands. Raises 501."""
-    for name, reason in UNAVAILABLE_HEADERS.items():
+    for name, reason in names.UNAVAILABLE_HEADERS.items():
         if headers.get(name, False) is not False:
             raise not_available(f"The header '{name}'", reason)
 
@@ -89,20 +79,20 @@ def read_request(
     # headers is invalid, or it is not a command or message; 501: it has a condition that is not checked before the
     # device acts
     topic = envelope.topic
-    user = read_headers(envelope.headers)
-    reply = request_reply_headers(user)
+    user = names.read_headers(envelope.headers)
+    reply = names.request_reply_headers(user)
     kind = defaults.signal_kind(topic, user) if envelope.status is None else None
     if kind is None:
         raise unknown_topic_path(str(topic), _why_not(envelope))
-    requested = user.get(REQUESTED_ACKS)
+    requested = user.get(names.REQUESTED_ACKS)
     labels = None if requested is None else tuple(requested)
-    required, timeout = user.get(RESPONSE_REQUIRED), user.get(TIMEOUT)
+    required, timeout = user.get(names.RESPONSE_REQUIRED), user.get(names.TIMEOUT)
     expectation = _expectation(kind, labels, required, timeout, default_timeout_ms, max_timeout_ms)
     live = kind in ("live", "liveQuery", "message")
-    if live and CONDITION in user:
-        raise not_available(f"The header '{CONDITION}' of a live command or message", _ASK_FIRST)
+    if live and names.CONDITION in user:
+        raise not_available(f"The header '{names.CONDITION}' of a live command or message", _ASK_FIRST)
     if live:
-        reply[CHANNEL] = "live"
+        reply[names.CHANNEL] = "live"
     thing_id, channel = topic.thing_id if topic.group == "things" else None, "live" if live else "twin"
     compared = (topic.criterion, topic.action, topic.subject, envelope.path)
     return Request(thing_id, channel, kind, *expectation, reply, *compared)
@@ -119,13 +109,13 @@ def _expectation(
     maximum_ms: int,
 ) -> tuple[tuple[str, ...], bool, bool, int]:
     """Return awaited labels, response-required, waits-for-acks and timeout by the three headers (``None``: not set)."""
-    set_ = {REQUESTED_ACKS: requested, RESPONSE_REQUIRED: response_required, TIMEOUT: timeout}
+    set_ = {names.REQUESTED_ACKS: requested, names.RESPONSE_REQUIRED: response_required, names.TIMEOUT: timeout}
     headers = defaults.effective_headers(kind, {name: value for name, value in set_.items() if value is not None})
     defaults.check_combination("Connectivity", kind, headers)
-    labels = tuple(dict.fromkeys(headers.get(REQUESTED_ACKS) or ()))
+    labels = tuple(dict.fromkeys(headers.get(names.REQUESTED_ACKS) or ()))
     waits = defaults.waits_for_acks(kind, labels)
     timeout_ms = defaults.timeout_milliseconds("Connectivity", kind, headers, default_ms, maximum_ms)
-    return labels if waits else (), headers.get(RESPONSE_REQUIRED, True), waits, timeout_ms
+    return labels if waits else (), headers.get(names.RESPONSE_REQUIRED, True), waits, timeout_ms
 
 
 _NAMES = {"events": "an event", "acks": "an acknowledgement", "errors": "an error", "announcements": "an announcement"}
@@ -155,7 +145,7 @@ def foreign_to(request: Request, topic: TopicPath, headers: Mapping[str, Any]) -
         return None if topic.group != "things" else _differs("Entity type", topic.group, "policies", "response")
     if thing_id != request.thing_id:
         return _differs("Entity ID", thing_id, request.thing_id, f"{request.channel} response")
-    same = headers.get(CHANNEL) == request.channel
+    same = headers.get(names.CHANNEL) == request.channel
     return None if same else _differs("Channel", topic.channel, request.channel, "response")
 
 
@@ -164,7 +154,7 @@ def response_matches(request: Request, response: Envelope) -> str | None:
     # The correlation-id (equal, or with a suffix; if both have one), the type, the thing and the resource path are
     # compared. Acknowledgements and errors have no type and no path of their own.
     topic = response.topic
-    wanted, found = request.headers.get(CORRELATION_ID), response.headers.get(CORRELATION_ID)
+    wanted, found = request.headers.get(names.CORRELATION_ID), response.headers.get(names.CORRELATION_ID)
     if wanted is not None and found is not None and not str(found).startswith(str(wanted)):
         return _differs("Correlation ID", found, wanted, "live response")
     typed = topic.criterion not in ("acks", "errors")
