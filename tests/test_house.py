@@ -22,7 +22,6 @@ SHORT: dict[str, str] = {
 LONG: dict[str, str] = {
     "jobs/correlate/shard.py": "the fold of correlate, in the order in which a record passes it",
     "jobs/queues/queue.py": "all rules of a queue, in one class",
-    "spark/pieces.py": "the format of pieces and their store",
 }
 """Modules with more than 350 lines, and why each is one."""
 
