@@ -166,7 +166,6 @@ class CorrelateShard:
                 self._put_aside()
                 yield
         for _ in self._expire(watermark):
-            self._decided = {}
             self._recent.dump()
             yield
         yield from self._record_signals()
@@ -339,6 +338,8 @@ class CorrelateShard:
         self._declared.forget(watermark)
 
     def _time_out(self, pending: Pending) -> None:
+        # its successors ask for it alone, and a million requests may expire
+        self._decided = {}
         if pending.successors:
             # no record of this batch needs to have their hash
             self._held.look_up(np.array([pending.hash]))

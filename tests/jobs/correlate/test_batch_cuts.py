@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -98,16 +99,17 @@ def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], aside: bool, dat
 
 
 @settings(max_examples=400)
-@given(st.lists(actions, max_size=14), st.integers(1, 3_000), st.booleans(), st.data())
+@given(st.lists(actions, max_size=14), st.integers(1, 3_000), st.booleans(), st.sampled_from(["1s", "60s"]), st.data())
 def test_the_emissions_are_the_same_sequence_whatever_the_budget(
     steps: list[Any],
     budget: int,
     refuse: bool,  # noqa: FBT001
+    memory: str,
     data: st.DataObject,
 ) -> None:
     """Within a share: what is put aside comes back in order, and a pause to hand emissions over changes nothing."""
     partitions = _log(steps)
-    limits: dict[str, Any] = {"refuse_undeclared": refuse, "slack": 0}
+    limits: dict[str, Any] = {"refuse_undeclared": refuse, "slack": 0, "recent_memory": memory}
     if refuse:
         partitions = (*partitions, [Log().claim(0, "a-ack", "b-ack", lease_ms=20 * SECOND)])
     moments = data.draw(st.lists(st.integers(0, HORIZON), max_size=3).map(sorted))
@@ -125,6 +127,18 @@ def test_the_emissions_are_the_same_sequence_whatever_the_budget(
             run.feed(*unread, watermark=HORIZON)
             run.feed(watermark=2 * HORIZON)
     assert bounded.emissions == whole.emissions
+
+
+@pytest.mark.parametrize("budget", [1, 10**9])
+def test_a_successor_is_judged_by_its_predecessor_although_it_paused_in_between(budget: int) -> None:
+    log, run = Log(), Run(orphan_hold="10s", recent_memory="1s")
+    uses = [(0, 1), (10, 20), (11, 20)]
+    commands = [log.command(at * SECOND, requested_acks=["a-ack"], timeout=f"{timeout}s") for at, timeout in uses]
+    with patch.object(shard, "BUDGET", budget):
+        run.feed(*commands, log.ack(10 * SECOND + 500, "a-ack"), watermark=50 * SECOND)
+    # the third came within the time in which the second claims the id
+    assert [reply["status"] for reply in run.replies()] == [408, 200]
+    assert len(run.reasons()) == 1
 
 
 @settings(max_examples=200)
