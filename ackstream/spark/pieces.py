@@ -16,7 +16,6 @@ import heapq
 import mmap
 from functools import lru_cache
 from itertools import repeat
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,7 +58,9 @@ class PieceEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: bytes
 
 
-BY_TIME = attrgetter("time", "hash")
+def by_time(entry: PieceEntry) -> tuple[int, int, bytes]:
+    """Return what entries are ordered by when their time has come; of a record, the body begins with coordinates."""
+    return entry.time, entry.hash, bytes(entry.body)
 
 
 class Piece:
@@ -266,7 +267,7 @@ class Pieces:
     def due(self, before: int) -> Iterator[PieceEntry]:
         """Return the entries with an earlier time than ``before`` to the state, by time and hash, one by one."""
         named = [reference for reference in self._kept.named if reference.next_time < before]
-        return heapq.merge(*(self._due(reference, before) for reference in named), key=BY_TIME)
+        return heapq.merge(*(self._due(reference, before) for reference in named), key=by_time)
 
     def _due(self, reference: Reference, before: int) -> Iterator[PieceEntry]:
         piece = self._read(reference)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from ackstream.spark.pieces import BY_TIME, PieceEntry, PieceList, Pieces
+from ackstream.spark.pieces import PieceEntry, PieceList, Pieces, by_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -187,13 +187,13 @@ class Shelf:
         return [*hot, *self._pieces.take(self._places.pop(hash))]
 
     def due(self, before: int) -> Iterator[PieceEntry]:
-        """Remove and yield the entries with an earlier time, by time and hash; none may be put aside meanwhile."""
-        hot = sorted((entry for own in self._hot.values() for entry in own if entry.time < before), key=BY_TIME)
+        """Remove and yield the entries with an earlier time, in their order; meanwhile none of them may be taken."""
+        hot = sorted((entry for own in self._hot.values() for entry in own if entry.time < before), key=by_time)
         if hot:
             kept = [entry for own in self._hot.values() for entry in own if entry.time >= before]
             self._hot = {}
             self.add(kept)
-        return heapq.merge(hot, self._pieces.due(before), key=BY_TIME)
+        return heapq.merge(hot, self._pieces.due(before), key=by_time)
 
     def trim(self, limit: int) -> None:
         """Put the oldest entries aside if those in the state have more bytes than a limit; half as many stay."""
@@ -219,7 +219,7 @@ class Shelf:
     def first(self, few: int) -> Iterator[PieceEntry]:
         """Yield the entry with the earliest time of each piece and of the state, whose entries are all, if ``few``."""
         hot = list(chain.from_iterable(self._hot.values()))
-        yield from hot if len(hot) <= few else [min(hot, key=BY_TIME)]
+        yield from hot if len(hot) <= few else [min(hot, key=by_time)]
         yield from self._pieces.first()
 
     def entries(self) -> list[PieceEntry]:

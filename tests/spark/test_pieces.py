@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.spark import pieces
-from ackstream.spark.pieces import BY_TIME, Aside, Piece, PieceEntry, PieceList, Pieces, PieceStore, encode
+from ackstream.spark.pieces import Aside, Piece, PieceEntry, PieceList, Pieces, PieceStore, by_time, encode
 from tests.harness.pieces import MemoryPieces
 from tests.harness.power import after, recorded, survivors
 
@@ -54,7 +54,7 @@ def test_what_is_put_aside_comes_back_once_by_hash_or_time(steps: list[tuple[str
             elif what == "due":
                 found = list(aside.due(value))
                 assert _rows(found) == _rows(entry for entry in model if entry.time < value)
-                assert list(map(BY_TIME, found)) == sorted(map(BY_TIME, found))
+                assert list(map(by_time, found)) == sorted(map(by_time, found))
                 model = [entry for entry in model if entry.time >= value]
             kept = aside.dump()
             assert _rows(aside.entries()) == _rows(model)

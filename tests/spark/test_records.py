@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.spark.records import guarded, in_order, timed
+from ackstream.spark.pieces import PieceEntry
+from ackstream.spark.records import Shelf, guarded, in_order, timed
+from tests.harness.pieces import MemoryPieces
 
 
 class Read(NamedTuple):
@@ -65,6 +67,22 @@ def test_coordinates_may_have_other_names_and_no_records_are_in_order() -> None:
     assert in_order([(9, 0, 1), (3, 0, 2), (5, 1, 1)], lambda row: row) == [(5, 1, 1), (9, 0, 1), (3, 0, 2)]
     assert in_order([]) == timed([]) == []
     assert timed([Read(4, 0, 0, 0)]) == [(4, Read(4, 0, 0, 0))]
+
+
+# -- entries that wait ----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.binary(max_size=2)), unique=True), st.data())
+def test_what_is_due_comes_in_one_order_wherever_it_has_waited(
+    rows: list[tuple[int, int, bytes]], data: st.DataObject
+) -> None:
+    shelf = Shelf(MemoryPieces())  # type: ignore[arg-type]
+    for row in rows:
+        shelf.add([PieceEntry(*row)])
+        if data.draw(st.booleans()):
+            shelf.trim(0)
+    found = [(entry.time, entry.hash, bytes(entry.body)) for entry in shelf.due(3)]
+    assert found == sorted((time, number, body) for number, time, body in rows)
 
 
 # -- the net -----------------------------------------------------------------------------------------------------------
