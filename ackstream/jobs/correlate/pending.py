@@ -31,7 +31,7 @@ class PendingRequests:
         self._shelf = Shelf(store, shelved)
         self._open: dict[str, Pending] = {}
         self._touched = 0
-        # while requests expire: the time that has passed, and the requests that expire, too, and were opened meanwhile
+        # while requests expire: the time that has passed, and those taken up meanwhile, which expire, too
         self._passed = 0
         self._opened: list[tuple[int, int, str]] = []
         self.size = 0
@@ -73,14 +73,14 @@ class PendingRequests:
         if found is None:
             for entry in self._shelf.take(hash):
                 pending = decode_pending(entry.body)
-                self._open[pending.correlation_id] = pending
+                self.add(pending)
                 self.size += len(entry.body)
                 if pending.correlation_id == key:
                     found = pending
         return found
 
     def add(self, pending: Pending) -> None:
-        """Open a request."""
+        """Take up a request, which expires where others do."""
         self._open[pending.correlation_id] = pending
         if pending.deadline < self._passed:
             heapq.heappush(self._opened, (pending.deadline, pending.hash, pending.correlation_id))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
-from ackstream.jobs.correlate import pending
+from ackstream.jobs.correlate import pending, shard
 from ackstream.jobs.correlate.pending import PendingRequests
 from ackstream.jobs.correlate.state import ShardState, decode_pending, decode_state, open_requests
 from tests.harness.pieces import MemoryPieces
@@ -92,6 +93,24 @@ def test_each_times_out_at_its_deadline_wherever_it_is(store: MemoryPieces) -> N
         assert len(run.replies()) == expected
     assert {reply["status"] for reply in run.replies()} == {408}
     assert run.next_timeout is None
+
+
+@pytest.mark.parametrize("hot", [0, 10**9])
+def test_a_request_with_the_hash_of_another_expires_with_its_batch_wherever_it_is(
+    store: MemoryPieces, monkeypatch: pytest.MonkeyPatch, hot: int
+) -> None:
+    monkeypatch.setattr(pending, "HOT_BYTES", hot)
+    # all is put aside again in the middle of the batch
+    monkeypatch.setattr(shard, "BUDGET", 1)
+    log, run = Log(), Run(store=store, recent_memory="1s")
+    uses = [("p", 0, 1), ("q", 1, 5), ("p", 10_000, 60)]
+    first, other, again = (
+        replace(log.command(at, key, requested_acks=["a-ack"], timeout=f"{timeout}s"), hash=7)
+        for key, at, timeout in uses
+    )
+    run.feed(first, other)
+    run.feed(again, log.ack(10_001, "b-ack", correlation_id="z"), watermark=50_000)
+    assert [reply["headers"]["correlation-id"] for reply in run.replies()] == ["p", "q"]
 
 
 def test_a_large_batch_keeps_what_the_next_one_may_close(store: MemoryPieces, monkeypatch: pytest.MonkeyPatch) -> None:
