@@ -246,7 +246,7 @@ class Recent:
 
     def forget(self, watermark: int) -> None:
         """Drop entries that ended before the watermark: no record that old can arrive any more."""
-        self._buckets = {end: packed for end, packed in self._buckets.items() if end >= watermark}
+        self._buckets = {end: packed for end, packed in self.dump() if end >= watermark}
 
     def dump(self) -> list[tuple[int, bytes]]:
         """Return the buckets with fresh entries merged in, in order of their ends."""

@@ -287,3 +287,7 @@ def test_what_was_remembered_in_this_batch_is_found() -> None:
     assert recent.look_up(np.array([1, 2])) == {1: end}
     recent.forget(end + 1)
     assert recent.look_up(np.array([1, 2])) == {}
+    # nor is anything left of what ended within its batch
+    recent.remember(_decided(0, 5_000))
+    recent.forget(end + 1)
+    assert recent.dump() == []
