@@ -40,8 +40,8 @@ COORDINATES = attrgetter("timestamp", "source", "partition", "offset")
 """The time of a record in epoch milliseconds, numbers that name its partition, and its offset there."""
 
 LOOKS = 2
-"""Records or ticks in a lease at least, while Kafka and the job run. Where more time passes between two of them, no
-client could write: the excess is no client's silence."""
+"""Ticks in a lease that settle and queues ask for. Where more time passes between two of them (in queues, and in query,
+which has no ticks, also between records), no client could write: the excess is no client's silence."""
 
 
 def in_order(records: Sequence[R], coordinates: Callable[[R], tuple[Any, ...]] = COORDINATES) -> Sequence[R]:

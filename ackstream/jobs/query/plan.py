@@ -91,13 +91,15 @@ class SubscriptionPlan:
     def deliver(self, requests: Iterable[QueryRequest], times: Sequence[int] = ()) -> None:
         """Deliver new messages and due bookmarks to the subscriptions; end the sessions of clients without requests."""
         # ``times``: of the last record before this batch and of its records, in order
-        pauses = [pause for pause in pairwise(times) if pause[1] - pause[0] >= OUTAGE_MS]
+        read_until = (max(times[0], time) for time in times)
+        pauses = [pause for pause in pairwise(read_until) if pause[1] - pause[0] >= OUTAGE_MS]
         for request in requests:
             if request.client in self._state.sessions:
                 self._state.sessions[request.client].seen = request.time
         for client, session in list(self._state.sessions.items()):
             lease = session.lease_ms or SILENT_MS
-            session.seen += sum(excused(*pause, lease, session.seen) for pause in pauses)
+            # half of a client's interval counts: it has as much time to write after an outage
+            session.seen += sum(excused(*pause, lease // 2, session.seen) for pause in pauses)
             if self._now - session.seen > lease:
                 self._end(client)
         subscriptions = tuple(self._state.subscriptions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import pytest
@@ -15,6 +15,9 @@ from ackstream.protocol.messages import SUPPORTED, AckType
 from ackstream.protocol.queries import BEGINNING, Position, bookmark, end
 from ackstream.settings import Query, Settings
 from ackstream.settings.jobs import QueryRule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TOPIC = "orders"
 ALL = ",".join(get_args(AckType))
@@ -36,12 +39,17 @@ class Server:
         return read(client.encode(), [(key, text.encode()) for key, text in said.items()], f"0-{self._count}", time)
 
     def batch(
-        self, *requests: QueryRequest, newest: int | None = None, now: int = 0, since: int | None = None
+        self,
+        *requests: QueryRequest,
+        newest: int | None = None,
+        now: int = 0,
+        since: int | None = None,
+        others: Sequence[int] = (),
     ) -> list[Step]:
-        """Process a batch, of which the last record is of ``now``; ``since``: the last one before it."""
+        """Process a batch with records until ``now``, ``others`` of them not of clients; ``since``: the last before."""
         self._newest = self._newest if newest is None else newest
         plan = SubscriptionPlan(self.state, known=self._known, newest=self._newest, now=now)
-        plan.deliver(requests, () if since is None else (since, now))
+        plan.deliver(requests, () if since is None else (since, *others, now))
         for request in requests:
             execute(plan, request, self._limits, self._topics)
         plan.close()
@@ -202,14 +210,39 @@ def test_time_in_which_kafka_was_away_is_no_clients_silence(away_ms: int) -> Non
     back = 10_000 + away_ms
     # the clients send what they had kept one after the other
     assert _plain(server.batch(beat("a", back), since=10_000, now=back)) == ["processed"]
-    assert _plain(server.batch(beat("b", back + 5_000), since=back, now=back + 5_000)) == ["processed"]
-    assert list(server.state.sessions) == ["a", "b"], "c was silent before, for 20 s"
+    answers = server.batch(beat("b", back + 5_001), since=back, others=[back + 2_000], now=back + 5_001)
+    assert _plain(answers) == ["processed"]
+    assert list(server.state.sessions) == ["a", "b"], "c was silent for 10 s before, and for 10 s that count"
     # a client that is silent afterwards
     for now in range(back + 10_000, back + 20_001, 5_000):
         server.batch(beat("b", now), since=now - 5_000, now=now)
     assert list(server.state.sessions) == ["a", "b"]
     server.batch(since=back + 20_000, now=back + 20_001)
     assert list(server.state.sessions) == ["b"]
+
+
+@pytest.mark.parametrize("skew_ms", [0, 5_000, 11_000, 60_000])
+def test_a_silent_client_ends_although_clocks_of_brokers_are_apart(skew_ms: int) -> None:
+    server = Server()
+    server.batch(server.command("logon", options="heartbeat=10s"))
+    read_until = 0
+    for time in range(1_000, 61_000, 1_000):
+        server.batch(since=read_until, others=[time], now=time + skew_ms)
+        read_until = time + skew_ms
+    assert list(server.state.sessions) == []
+
+
+@pytest.mark.parametrize("since_beat_ms", [0, 5_000, 9_999])
+def test_a_client_has_half_an_interval_to_write_after_an_outage(since_beat_ms: int) -> None:
+    server = Server()
+    server.batch(server.command("logon", options="heartbeat=10s"))
+    server.batch(now=since_beat_ms, since=0)
+    back = since_beat_ms + 60_000
+    server.batch(now=back, since=since_beat_ms)
+    server.batch(now=back + 5_000, since=back)
+    assert list(server.state.sessions) == ["a"]
+    server.batch(now=back + 20_000, since=back + 19_500)
+    assert list(server.state.sessions) == []
 
 
 def test_the_answer_to_a_heartbeat_says_up_to_where_the_clients_subscriptions_have_everything() -> None:
