@@ -95,8 +95,8 @@ class ShardBatch:
 
     :ivar frames: can be read once
     :ivar watermark: epoch milliseconds; every record before it was read in an earlier batch
-    :ivar tick: epoch milliseconds, not before the watermark; every record before it is read by the end of this batch.
-        It is known once the frames, which include the ticks, have been read
+    :ivar tick: epoch milliseconds, the latest of ``ticks`` and the watermark; every record before it is read by the end
+        of this batch. Both are known once the frames, which include the ticks, have been read
     :ivar told: the report of the shard, at the end of :meth:`restored`
     :ivar query_id: empty outside of a streaming query
     :ivar batch_id: -1 outside of a streaming query
@@ -108,6 +108,7 @@ class ShardBatch:
         self.key = key
         self.frames = self._without_ticks(frames)
         self.watermark = self.tick = max(state.getCurrentWatermarkMs(), 0)
+        self.ticks: list[int] = []
         self.told = Told()
         self.query_id = (context and context.getLocalProperty(QUERY_ID)) or ""
         self.batch_id = int((context and context.getLocalProperty(BATCH_ID)) or -1)
@@ -145,7 +146,8 @@ class ShardBatch:
             if not ticks.any():
                 yield frame
                 continue
-            self.tick = max(self.tick, int(frame["timestamp"][ticks].max()))
+            self.ticks += map(int, frame["timestamp"][ticks])
+            self.tick = max(self.tick, *self.ticks)
             if not ticks.all():
                 yield frame[~ticks]
 

@@ -148,8 +148,7 @@ def settle(rules: Settle, keys: Sequence[int], batch: ShardBatch) -> Iterator[pd
         for frame in batch.frames:
             read = list(starmap(ReportRecord, zip(*(frame[name].tolist() for name in columns), strict=True)))
             share.add(read, sum(len(record.value or b"") for record in read))
-        if batch.tick > batch.watermark:
-            share.add([ReportRecord(batch.tick, TICK, 0, 0, None)], 0)
+        share.add([ReportRecord(at, TICK, 0, at, None) for at in batch.ticks if at > batch.watermark], 0)
         for records in share:
             yield write_frame(shard.process(records, batch.watermark))
         if batch.tick > batch.watermark:

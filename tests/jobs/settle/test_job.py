@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -28,6 +28,9 @@ from ackstream.spark.operator import SHUFFLE_PARTITIONS, operator
 from ackstream.spark.records import LOOKS
 from tests.jobs.settle.logs import PLAIN, Log, Run
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class _State:
     """What the operator uses of Spark's GroupState."""
@@ -46,12 +49,12 @@ class _State:
         self.timeout = timeout
 
 
-def _call(state: Any, *records: ReportRecord, tick: int | None = None) -> pd.DataFrame:
+def _call(state: Any, *records: ReportRecord, ticks: Sequence[int] = ()) -> pd.DataFrame:
     columns = list(ReportRecord.__struct_fields__)
     frame = pd.DataFrame([[getattr(record, name) for name in columns] for record in records], columns=columns).assign(
         clock=None
     )
-    if tick is not None:
+    for tick in ticks:
         frame.loc[len(frame)] = {
             "timestamp": tick,
             "source": 1,
@@ -86,13 +89,23 @@ def test_it_goes_on_from_the_state_and_wakes_up_behind_the_watermark() -> None:
     assert _call(late)["reason"].tolist() == ["never-delivered"]
 
 
-@pytest.mark.parametrize(("times", "done"), [([15_000, 30_000, 45_000], 1), ([15_000, 75_000], 0)])
-def test_ticks_show_that_a_silent_reader_could_have_written(times: list[int], done: int) -> None:
+@pytest.mark.parametrize(
+    ("batches", "done"),
+    [
+        ([[15_000], [30_000], [45_000]], 1),
+        ([[15_000], [45_000, 30_000]], 1),
+        ([[15_000, 30_000, 45_000]], 1),
+        ([[15_000], [75_000]], 0),
+        ([[15_000, 75_000]], 0),
+    ],
+)
+def test_ticks_show_that_a_silent_reader_could_have_written(batches: list[list[int]], done: int) -> None:
     log, state = Log(), _State()
     _call(state, log.start("A", at=1), log.stored(1, 5, at=2))
-    for watermark, tick in pairwise([0, *times]):
-        state = _State(watermark, state.get)
-        found = _call(state, tick=tick)
+    for before, ticks in pairwise([[0], *batches]):
+        state = _State(max(before), state.get)
+        # the latest tick of the batch before is read again
+        found = _call(state, ticks=[*ticks, max(before)])
     assert len(found) == done
 
 
