@@ -90,11 +90,8 @@ class Share(Generic[R]):
     before the first is processed; those beyond twice the budget wait in a temporary file.
     """
 
-    def __init__(
-        self, records: Sequence[R] = (), coordinates: Callable[[R], tuple[int, ...]] = COORDINATES, size: int = 0
-    ) -> None:
+    def __init__(self, records: Sequence[R] = (), size: int = 0) -> None:
         """Begin with records; ``size``: the bytes of their values."""
-        self._coordinates = coordinates
         self._records: list[R] = []
         self._size = 0
         self._places: list[tuple[int, ...]] = []
@@ -111,7 +108,7 @@ class Share(Generic[R]):
     def __iter__(self) -> Iterator[Sequence[R]]:
         """Yield the parts, one at least; records that are added meanwhile may be missing."""
         if self._file is None:
-            yield in_order(self._records, self._coordinates)
+            yield in_order(self._records)
             return
         self._put_aside()
         self._file.flush()
@@ -131,7 +128,7 @@ class Share(Generic[R]):
             self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - it goes with the last reference
         for record in self._records:
             data = pickle.dumps(record, pickle.HIGHEST_PROTOCOL)
-            self._places.append((*self._coordinates(record), self._file.tell(), len(data)))
+            self._places.append((*COORDINATES(record), self._file.tell(), len(data)))
             self._file.write(data)
         self._records, self._size = [], 0
 
