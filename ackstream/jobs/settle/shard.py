@@ -289,7 +289,8 @@ class SettleShard:
         known = self._readers.setdefault(reader, Presence(epoch, role, record.timestamp))
         if epoch > known.epoch:
             known.epoch, known.role = epoch, role
-        known.seen, known.excused = record.timestamp, 0
+        if record.timestamp > known.seen:
+            known.seen, known.excused = record.timestamp, 0
         if not known.present:
             known.present = True
             for writer, retention in self._writers.all():
@@ -306,9 +307,11 @@ class SettleShard:
                     finish(name)
 
     def _tick(self, now: int) -> None:
-        for reader in self._readers.values():
+        self._expire(now)
+        temporary = [reader for reader in self._readers.values() if reader.present and not reader.durable]
+        for reader in temporary:
             reader.excused += self._excused(reader, now)
-        self._ticked = max(self._ticked, now)
+        self._ticked = max(self._ticked, now) if temporary else self._ticked
 
     def _excused(self, reader: Presence, now: int) -> int:
         return excused(self._ticked, now, self._rules.reader_lease, reader.seen)

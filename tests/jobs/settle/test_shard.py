@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -307,6 +308,40 @@ def test_a_silent_reader_is_asked_for_no_tick_once_it_is_gone() -> None:
     assert run.next_timeout == 30 * SECOND
     run.feed(watermark=31 * SECOND)
     assert run.next_timeout == 100 * SECOND
+
+
+@pytest.mark.parametrize(("readers", "changed"), [([], 0), ([True], 0), ([False], 5), ([True, False], 5)])
+def test_ticks_change_the_state_only_while_there_are_temporary_readers(readers: list[bool], changed: int) -> None:
+    log, run = Log(), Run()
+    run.feed(log.stored(1, 5, at=1), *(log.start(f"R{durable}", durable=durable, at=2) for durable in readers))
+    states = [run.state]
+    for second in range(20, 60, 5):
+        run.batch(tick(second * SECOND), watermark=second * SECOND)
+        states.append(run.state)
+    assert sum(before != after for before, after in pairwise(states)) == changed, "the lease ends after 35 s"
+
+
+@pytest.mark.parametrize("cuts", [[4], [0, 4], [1, 4], [0, 1, 2, 3, 4]])
+def test_readers_lapse_at_a_tick_in_whichever_batch_they_return(cuts: list[int]) -> None:
+    log, run = Log(), Run()
+    run.feed(log.stored(0, 0, at=0), log.start("A", at=1), log.start("B", at=1), log.stored(1, 5, at=2))
+    run.feed(watermark=29 * SECOND)
+    back = [log.say(ReaderAlive("A", 1), at=32 * SECOND), log.say(ReaderAlive("B", 1), at=33 * SECOND)]
+    records = [tick(30 * SECOND), tick(31 * SECOND), *back, tick(34 * SECOND)]
+    first = 0
+    for cut in cuts:
+        run.batch(*records[first : cut + 1])
+        first = cut + 1
+    assert run.done() == {0, 1, 2, 3, 4, 5}
+
+
+def test_a_reader_that_writes_is_present_while_a_clock_is_set_back() -> None:
+    log, run = Log(), Run(Settle(shards=1, reader_lease="15s"))
+    run.feed(log.stored(0, 0, at=0), log.start("A", at=200 * SECOND), log.stored(1, 5, at=201 * SECOND))
+    run.feed(log.say(ReaderAlive("A", 1), at=204 * SECOND), watermark=204 * SECOND)
+    for second in range(85, 206, 5):
+        run.batch(log.say(ReaderAlive("A", 1), at=second * SECOND), watermark=204 * SECOND)
+    assert run.done() == {0}
 
 
 def test_a_lapsed_reader_had_left_even_if_its_own_next_record_reveals_it() -> None:
