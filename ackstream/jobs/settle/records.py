@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STORED, REPORTS, TICK = 0, 1, 2
 """The source of a record: the topic ``stored`` or ``app-acks``, or the clock, whose tick has only a time."""
-TOPICS = ("stored", "app-acks")
+TOPICS = ("stored", "app-acks", "settle-clock")
 VALUE_BYTES = 4_096
 """How much of an unreadable record is kept, of which a batch may be full; all of it is in its topic."""
 RUNS = 5_000

@@ -116,8 +116,7 @@ class SettleShard:
             self._settled.done += samples_done(writer, self._writers[writer], runs)
         shard, lease_ms = (self._index, self._rules.shards), self._rules.reader_lease
         # before the state of a reader that has started again since
-        expired = {reader: epoch for reader, epoch in self._expired.items() if reader not in self._starting}
-        removed = self._removed | expired
+        removed = self._removed | {name: at for name, at in self._expired.items() if name not in self._starting}
         self._settled.states += [readers.ReaderRemoved(reader, *shard, epoch) for reader, epoch in removed.items()]
         for reader, epoch in self._starting.items():
             self._settled.states += reader_states(reader, epoch, shard, watermark, lease_ms, self._writers.all())
@@ -163,8 +162,7 @@ class SettleShard:
     def _refuse(self, record: ReportRecord, error: Exception) -> None:
         """Make the row of an unreadable record, or of one that failed: its output matches the state, and stays."""
         if not isinstance(error, RecordError):
-            topic = TOPICS[record.source]
-            log.error("A record of %s was ignored (offset %s).", topic, record.offset, exc_info=error)
+            log.error("A record of %s was ignored (offset %s).", TOPICS[record.source], record.offset, exc_info=error)
             self._settled.ignore_record(record, "failed", repr(error), self._index)
         elif self._index == 0 or not is_for_all_shards(record):
             self._settled.ignore_record(record, "unreadable", str(error))
@@ -303,18 +301,16 @@ class SettleShard:
         for finish, present in ((self._lapse, True), (self._forget, False)):
             known = [(name, self._readers[name]) for name in names or self._readers if name in self._readers]
             for name, reader in known:
-                if reader.present is present and reader.end(self._rules, self._excused(reader, now)) < now:
+                more = excused(self._ticked, now, self._rules.reader_lease, reader.seen)
+                if reader.present is present and reader.end(self._rules, more) < now:
                     finish(name)
 
     def _tick(self, now: int) -> None:
         self._expire(now)
         temporary = [reader for reader in self._readers.values() if reader.present and not reader.durable]
         for reader in temporary:
-            reader.excused += self._excused(reader, now)
+            reader.excused += excused(self._ticked, now, self._rules.reader_lease, reader.seen)
         self._ticked = max(self._ticked, now) if temporary else self._ticked
-
-    def _excused(self, reader: Presence, now: int) -> int:
-        return excused(self._ticked, now, self._rules.reader_lease, reader.seen)
 
     def _lapse(self, reader: str) -> None:
         """End the lease of a silent reader; a durable one is removed, which has a row and is reported to it."""
