@@ -30,7 +30,7 @@ from ackstream.spark.session import quick_start, session
 from tests.harness.calls import remember_classes
 from tests.harness.kafka import following
 from tests.harness.ports import free_ports
-from tests.harness.processes import NOT_COMPILED
+from tests.harness.processes import QUICK
 from tests.lake import empty
 
 if TYPE_CHECKING:
@@ -196,10 +196,9 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         conf={
             "spark.sql.warehouse.dir": str(base / "warehouse"),
             "spark.local.dir": str(base / "local"),
-            **NOT_COMPILED,
+            **QUICK,
             # a query that waits for records asks for them all the time, at the expense of other tests
             "spark.sql.streaming.pollingDelay": "100ms",
-            "spark.python.daemon.module": "tests.harness.forked",
             # planning a query anew after each of its stages gains nothing with few rows
             "spark.sql.adaptive.enabled": "false",
             # nobody sees what Spark would show of each plan, and its own checks of its rules are not under test

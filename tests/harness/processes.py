@@ -26,6 +26,9 @@ NOT_COMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 The jobs that are killed alone run the product's conf.
 """
 
+QUICK = {**NOT_COMPILED, "spark.python.daemon.module": "tests.harness.forked"}
+"""Nor does a Python worker import what the one before has imported: each query has workers of its own."""
+
 
 def environment(settings: Settings) -> dict[str, str]:
     """Say to a process what these settings say."""

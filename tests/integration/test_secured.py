@@ -43,7 +43,7 @@ from tests.harness import programs
 from tests.harness.certificates import Authority
 from tests.harness.lake import rows
 from tests.harness.ports import free_ports
-from tests.harness.processes import NOT_COMPILED, Job, Program, alive, environment
+from tests.harness.processes import QUICK, Job, Program, alive, environment
 from tests.harness.secured import PASSWORD, USER, SecuredBroker
 from tests.harness.system import System
 from tests.harness.tokens import TokenServer
@@ -113,7 +113,7 @@ def _environment(tmp_path: Path, port: int) -> dict[str, str]:
     texts = {
         "GATEWAY_PORT": str(port),
         "QUEUE_STARTING": "earliest",
-        "SPARK_CONF": json.dumps(NOT_COMPILED),
+        "SPARK_CONF": json.dumps(QUICK),
         "SPARK_DRIVER_MEMORY": "2g",
         **{name: json.dumps(value) for name, value in tables.items()},
     }
@@ -268,7 +268,7 @@ def logins(
         variables = environment(Settings(kafka=own, lake=lake)).items()
         systems.append({name: text for name, text in variables if name.startswith("ACKSTREAM_")})
     (directory / "logins.json").write_text(json.dumps(systems))
-    more = {"ACKSTREAM_SPARK_CONF": json.dumps(NOT_COMPILED)}
+    more = {"ACKSTREAM_SPARK_CONF": json.dumps(QUICK)}
     jobs = Program("jobs", ["-c", JOBS, str(directory / "logins.json")], Settings(), directory, more)
     yield jobs, found
     jobs.kill()
