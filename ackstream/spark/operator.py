@@ -146,8 +146,8 @@ class ShardBatch:
             if not ticks.any():
                 yield frame
                 continue
-            self.ticks += map(int, frame["timestamp"][ticks])
-            self.tick = max(self.tick, *self.ticks)
+            self.ticks += (found := list(map(int, frame["timestamp"][ticks])))
+            self.tick = max(self.tick, *found)
             if not ticks.all():
                 yield frame[~ticks]
 
