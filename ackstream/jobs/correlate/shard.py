@@ -45,6 +45,7 @@ from ackstream.jobs.correlate.state import (
 from ackstream.observe.metrics import DEADLINE, EARLY_ACKS, OLDEST_REQUEST, OPEN_REQUESTS
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.record_headers import REPLY_ID
+from ackstream.settings.base import ENDLESS
 from ackstream.spark.records import BUDGET, Share, Shelf, guarded
 
 if TYPE_CHECKING:
@@ -297,8 +298,7 @@ class CorrelateShard:
         self._declared_until, self._waiting = watermark, set()
         if not len(self._undeclared):
             return
-        # after a declaration all of them
-        for entry in self._undeclared.due(2**63 - 1 if declared else watermark):
+        for entry in self._undeclared.due(ENDLESS if declared else watermark):
             share.add([decode_record(entry.body)], len(entry.body))
             hashes.add(entry.hash)
         self._undeclared.look_up(np.array(sorted(hashes), np.int64))
