@@ -137,6 +137,7 @@ class Proxy(Part):
     addresses: tuple[str, ...] = ()
     subject_header: str = Field("", pattern=r"^[A-Za-z0-9-]*$")
     roles_header: str = Field("", pattern=r"^[A-Za-z0-9-]*$")
+    passed_headers: tuple[Annotated[str, Field(pattern=r"^x-[a-z0-9*_.-]*$")], ...] = ()
 
     @field_validator("addresses")
     @classmethod

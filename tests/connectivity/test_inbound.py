@@ -376,6 +376,15 @@ def test_a_message_may_do_what_the_subjects_of_its_source_may(sent: dict[str, An
     assert (found.error.status, found.rejects) == (status, False)
 
 
+def test_a_patch_goes_on_as_it_was_compared_with_the_rules() -> None:
+    sent = json.dumps(command("org.acme/lamp/things/live/commands/merge") | {"path": "/"})
+    twice = sent.replace('"value": 1', '"value": {"features": {"f": 1}, "attributes": {"x": 1}, "features": {}}')
+    assert read(twice.encode(), access=OWN, subjects=("connection:plant",)).error.status == 403
+    twice = sent.replace('"value": 1', '"value": {"attributes": {"x": 1}, "attributes": {"x": 2}}')
+    found = read(twice.encode(), access=OWN, subjects=("connection:plant",))
+    assert bytes(found.envelope.value) == b'{"attributes":{"x":2}}'
+
+
 def test_a_source_without_subjects_may_do_nothing() -> None:
     everyone = Access([Rule(("*",), grant=("READ", "WRITE"))])
     assert read(command(), access=everyone).error.status == 404

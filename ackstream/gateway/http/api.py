@@ -119,7 +119,7 @@ class Api:
         return responses.of_value(found, client_id)
 
     def _headers(self, request: Request, kind: Kind, subjects: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-        given = read_request_headers(request)
+        given = read_request_headers(request, self._settings.proxy)
         check_headers(kind, given)
         client_id = given[CORRELATION_ID] = given.get(CORRELATION_ID) or new_id()
         if self._dependencies.authenticator.required:

@@ -32,11 +32,13 @@ from ackstream.protocol.ditto.twin.permissions import MAX_IDS
 from ackstream.protocol.ditto.twin.things import check_fields_of_thing, check_id, check_policy_members
 from ackstream.protocol.errors import json_format_invalid, json_invalid
 from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
     from ackstream.gateway.http.operations import Match
+    from ackstream.settings.access import Proxy
 
 OTHER_HEADER_PARAMETERS = (DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
 """Parameters of Ditto that stand for headers, and are refused."""
@@ -56,7 +58,8 @@ _OF_HTTP = frozenset({"accept", "reply-to", CONTENT_TYPE, "location", "www-authe
 GRACE_SECONDS = 10.0
 """How long after its deadline an outcome may arrive."""
 
-_PROXIES = ("x-forwarded-", "x-real-ip")
+_OF_CLIENTS = ("x-*",)
+_BY_PROXIES = ("x-forwarded-", "x-real-ip", "forwarded", "via")
 _SCHEMA_VERSION = 2
 
 
@@ -65,11 +68,14 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def read_request_headers(connection: HTTPConnection) -> dict[str, Any]:
-    """Return the protocol headers of a request: known ones, those starting with ``x-``, and parameters; raises 400."""
+def read_request_headers(connection: HTTPConnection, proxy: Proxy) -> dict[str, Any]:
+    """Return the protocol headers of a request: known ones, those passed on, and parameters; raises 400."""
+    # a proxy may add credentials to each request, and its setting may be forgotten
+    proxied = proxy.addresses or any(name.startswith(_BY_PROXIES) for name in connection.headers)
+    passed = proxy.passed_headers if proxied else _OF_CLIENTS
     given: dict[str, str] = {}
     for name, value in connection.headers.items():
-        if name not in _OF_HTTP and (name in DEFINITIONS or (name.startswith("x-") and not name.startswith(_PROXIES))):
+        if name not in _OF_HTTP and (name in DEFINITIONS or matches_any(passed, name)):
             if name in given:
                 raise errors.duplicate_header(name)
             given[name] = value

@@ -309,7 +309,7 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
             try:
                 identity = await dependencies.admission.admit(websocket)
                 check_parameters(websocket.query_params, ())
-                given = read_request_headers(websocket)
+                given = read_request_headers(websocket, dependencies.settings.gateway.proxy)
                 labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
                 with audit.refusals(websocket, identity.subjects):
                     for label in sorted(labels):

@@ -199,7 +199,6 @@ def test_known_headers_and_those_of_ones_own_are_passed_on_and_no_others() -> No
         "Correlation-ID": "c-1",
         "Authorization": "Basic eDp5",
         "Cookie": "a=b",
-        "X-Forwarded-For": "1.2.3.4",
         "Ditto-Originator": "me",
         "Etag": '"x"',
         "version": "1",
@@ -216,6 +215,40 @@ def test_known_headers_and_those_of_ones_own_are_passed_on_and_no_others() -> No
         "version": 2,
         "timeout": "60s",
     }
+
+
+PROXIED = {
+    "x-auth-request-access-token": "secret",
+    "x-amzn-oidc-data": "secret",
+    "x-acme-shift": "night",
+    "X-Acme": "1",
+}
+BEHIND = {"addresses": ["10.0.0.7"]}
+
+
+@pytest.mark.parametrize(
+    ("headers", "proxy", "passed"),
+    [
+        ({}, {}, ["x-acme", "x-acme-shift", "x-amzn-oidc-data", "x-auth-request-access-token"]),
+        ({}, BEHIND, []),
+        ({}, {**BEHIND, "passed_headers": ["x-acme-*"]}, ["x-acme-shift"]),
+        ({"X-Forwarded-For": "1.2.3.4"}, {}, []),
+        ({"X-Real-IP": "1.2.3.4"}, {}, []),
+        ({"Via": "1.1 proxy"}, {"passed_headers": ["x-acme", "x-forwarded-*"]}, ["x-acme"]),
+    ],
+)
+def test_of_what_a_proxy_adds_only_named_headers_reach_devices(
+    headers: dict[str, str], proxy: dict[str, Any], passed: list[str]
+) -> None:
+    web = Web(proxy=proxy)
+    assert web("PUT", f"{THING}/attributes/a", json=1, headers={**PROXIED, **headers}).status_code == 204
+    assert sorted(name for name in web.sent.headers if name.startswith("x-")) == passed
+
+
+@pytest.mark.parametrize("name", ["*", "authorization", "cookie", "X-Acme", "x acme"])
+def test_a_header_that_could_be_a_credential_of_the_gateway_cannot_be_passed_on(name: str) -> None:
+    with pytest.raises(ValueError, match="passed_headers"):
+        Web(proxy={**BEHIND, "passed_headers": [name]})
 
 
 def test_query_parameters_stand_for_headers() -> None:

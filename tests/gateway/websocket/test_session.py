@@ -534,6 +534,15 @@ def test_a_new_token_brings_its_own_roles(tmp_path: Path):
             assert client.get()["status"] == status
 
 
+def test_a_device_gets_the_patch_that_was_compared_with_the_rules():
+    here = world(response(204), users={"ann": hash_password("secret")}, access=(READER | {"grant": ["READ", "WRITE"]},))
+    topic, twice = "org.acme/lamp/things/live/commands/merge", '{"attributes": {"y": 1}, "attributes": {"x": 2}}'
+    with here.client(**ANN) as client:
+        client.write(f'{{"topic": "{topic}", "headers": {{}}, "path": "/", "value": {twice}}}')
+        assert client.get()["status"] == 204
+    assert bytes(here.exchange.sent[-1].value) == b'{"attributes":{"x":2}}'
+
+
 def test_a_session_ends_when_its_user_changes_and_not_when_another_does():
     here, other = reader(), hash_password("other")
     before = here.authenticator._passwords._users

@@ -104,6 +104,8 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
             patch = decoded(command.value)
             check_patch(patch)
             denied = access.denied_by_merge(subjects, thing_id, command.path, patch)
+            # of several members of one name a receiver could take another one than the rules did
+            command.value = raw(patch)
         whole = access.may("WRITE", subjects, thing_id, command.path)
         if kind == "merge" and command.path == "/" and not whole:
             # a merge creates a thing that is missing: whole, not only the parts that the sender may change

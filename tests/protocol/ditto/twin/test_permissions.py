@@ -174,6 +174,13 @@ def test_a_merge_needs_write_on_each_path_that_it_changes(path: str, patch: Any,
         assert refused("user:w", "merge", asked)[0] == 403
 
 
+def test_a_receiver_gets_the_patch_that_was_compared_with_the_rules():
+    asked = command("merge", "/", None)
+    asked.value = msgspec.Raw(b'{"attributes": {"name": 1}, "attributes": {"salary": 1, "salary": 2}}')
+    restrict(PARTS, ("user:w",), "merge", asked)
+    assert bytes(asked.value) == b'{"attributes":{"salary":2}}'
+
+
 def test_a_large_patch_is_checked_at_once():
     rules = [Rule(("user:m",), ("*",), f"/attributes/k{number}", ("WRITE",)) for number in range(2_000)]
     asked = command("merge", "/attributes", {f"k{number % 2_000}x" * 2: number for number in range(9_000)})
