@@ -289,7 +289,7 @@ class _Link:
             self._begin_to_publish(labels)
             sources = []
             for index, settings in enumerate(connection.sources):
-                intake = Intake(connection.id, settings, self._system, self.publish, labels, self._access, self._rests)
+                intake = Intake(connection, settings, self._system, self.publish, labels, self._access, self._rests)
                 source = stack.enter_context(kind.source(connection, index, settings, self._kafka, intake))
                 source.start()
                 sources.append(source)

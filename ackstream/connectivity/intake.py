@@ -1,4 +1,4 @@
-"""The messages of one source in flight: the answers that they wait for, and their settlements.
+"""The messages of one source in flight: the answers that they wait for, their attempts, and their settlements.
 
 Source of the rules: Eclipse Ditto, ``ResponseCollectorActor``, ``OutboundMappingProcessorActor``, ``ResponseType``,
 ``BaseConsumerActor`` (ditto.md 4, 7).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -17,8 +18,9 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLarg
 
 from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, RejectedSignal
 from ackstream.connectivity.system import SourceFailure, System, statuses
-from ackstream.connectivity.transports.transport import OF_RECORD, outgoing, text_headers
+from ackstream.connectivity.transports.transport import OF_RECORD, outgoing, redelivers, text_headers
 from ackstream.errors import AckstreamError
+from ackstream.kafka.clients import backoff
 from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
 from ackstream.protocol.ditto.acknowledgements import response_type
 from ackstream.protocol.ditto.connection_rules import Settlement, SettlementAnswer, settle
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from ackstream.client.core.labels import Labels
     from ackstream.connectivity.transports.transport import Confirm, ExternalMessage, OutgoingMessage, Published
     from ackstream.protocol.ditto.twin.access import Access
-    from ackstream.settings.connections import ReplyTarget, ResponseKind, Source
+    from ackstream.settings.connections import Connection, ReplyTarget, ResponseKind, Source
 
     Done = Callable[[Settlement], None]
     Publish = Callable[[OutgoingMessage, Confirm], None]
@@ -40,19 +42,44 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_UNSENDABLE, _GIVEN_UP = "connectivity:message.not.sendable", "connectivity:message.given.up"
 _MAY_PASS = (AckstreamError, KafkaError, OSError)
 """Errors of a signal that was not sent, which another attempt may not meet."""
 
 CHECK_SECONDS = 1.0
 """How often messages are checked for an expired wait."""
+MAX_BYTES = 64 * 1024 * 1024
+"""Bytes of the messages in flight beyond which none is taken."""
+PAUSE_SECONDS = 30.0
+"""Maximum time between two attempts: RabbitMQ ends a channel with a message that is not settled for half an hour."""
+
+
+@dataclass(eq=False)
+class _Taken:
+    """A message until it is settled, its attempts, and how many of them failed with an answer."""
+
+    message: ExternalMessage
+    done: Done
+    able: bool
+    failures: int
+    attempts: int = 0
+    parts: list[Mapped] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return len(self.message.payload) + sum(map(len, self.message.headers.values()))
 
 
 class Intake:
-    """The :class:`.Receiver` of a source: sends the signals of its messages and settles each one."""
+    """The :class:`.Receiver` of a source: sends the signals of its messages and settles each one.
+
+    A message whose failure may pass is tried again by itself, so that no other one is carried out again with it. Once
+    the system has answered its last attempt, it becomes a dead letter; attempts without an answer do not count.
+    """
 
     def __init__(
         self,
-        connection_id: str,
+        connection: Connection,
         source: Source,
         system: System,
         publish: Publish,
@@ -66,14 +93,18 @@ class Intake:
             is late
         :param rests: returns whether no message may be taken, as while too many replies wait
         """
-        self._connection_id = connection_id
+        self._connection_id = connection_id = connection.id
+        self._max_attempts, self._qos = connection.max_attempts, source.qos
         self._labels = labels
         self._reply_target = source.reply_target
         self._inbound = Inbound(connection_id, source, access)
         self._limit = source.max_in_flight
         self._system = system
         self._send_reply = publish
-        self._open: dict[Collector, Done] = {}
+        self._open: dict[Collector, _Taken] = {}
+        # messages to be tried again, and when
+        self._waiting: dict[_Taken, float] = {}
+        self._bytes = 0
         # filled by client threads, drained by ``turn``
         self._received: SimpleQueue[tuple[_Part, Answer]] = SimpleQueue()
         # acknowledgements that wait for the lease of their label
@@ -84,27 +115,40 @@ class Intake:
     @property
     def room(self) -> int:
         """How many more messages may be in flight."""
-        return 0 if self._rests() else max(0, self._limit - len(self._open))
+        if self._rests() or self._bytes >= MAX_BYTES:
+            return 0
+        return max(0, self._limit - len(self._open) - len(self._waiting))
 
-    def take(self, message: ExternalMessage, done: Done, *, redelivered: bool = False) -> None:
+    def take(self, message: ExternalMessage, done: Done, *, delivered: int = 0, able: bool = True) -> None:
         """Accept a message; see :class:`.Receiver`."""
-        now = time.monotonic()
-        reason, parts = message.unreadable, []
+        taken = _Taken(message, done, able, failures=delivered)
+        self._bytes += taken.size
+        self._try(taken, redelivered=delivered > 0)
+
+    def _try(self, taken: _Taken, *, redelivered: bool) -> None:
+        now, message = time.monotonic(), taken.message
+        reason = message.unreadable
+        taken.attempts += 1
         if not reason:
             try:
-                parts = self._inbound.read(message)
+                taken.parts = self._inbound.read(message)
             except Exception as error:
                 log.exception("A message of %s cannot be mapped (%s).", self._connection_id, message.identity)
                 reason = repr(error)
-        collector = Collector(1 if reason else len(parts), now)
-        self._open[collector] = done
         if reason:
-            # redelivery would fail in the same way
-            self._system.give_up(message, reason, partial(self._receive, _Part(collector, message, None)))
+            # another attempt would fail in the same way
+            self._give_up(taken, reason, now)
             return
-        for mapped in parts:
+        collector = Collector(len(taken.parts), now)
+        self._open[collector] = taken
+        for mapped in taken.parts:
             self._send(_Part(collector, message, mapped), redelivered=redelivered)
         self._decide(collector, now)
+
+    def _give_up(self, taken: _Taken, reason: str, now: float) -> None:
+        collector = Collector(1, now)
+        self._open[collector] = taken
+        self._system.give_up(taken.message, reason, partial(self._receive, _Part(collector, taken.message, None)))
 
     def turn(self, timeout: float = 0.0) -> None:
         """Process received answers; see :class:`.Receiver`."""
@@ -120,6 +164,9 @@ class Intake:
             if part.collector in self._open:
                 self._send(part)
         now = time.monotonic()
+        for taken in [taken for taken, due in self._waiting.items() if due <= now]:
+            del self._waiting[taken]
+            self._try(taken, redelivered=True)
         if now >= self._check_at:
             self._check_at = now + CHECK_SECONDS
             for part in self._late:
@@ -131,6 +178,7 @@ class Intake:
     def forget(self) -> None:
         """Forget all messages; see :class:`.Receiver`."""
         self._open.clear()
+        self._waiting.clear()
         self._late.clear()
 
     def _send(self, part: _Part, *, redelivered: bool = False) -> None:
@@ -167,8 +215,11 @@ class Intake:
 
     def _note(self, part: _Part, answer: Answer) -> None:
         if isinstance(answer, Exception):
-            # redelivery would fail in the same way
-            self._send(part._replace(mapped=_unsendable(part.mapped, answer)))
+            # another attempt would fail in the same way
+            large = isinstance(answer, MessageSizeTooLargeError | RecordListTooLargeError)
+            why = f"The signal cannot be sent: {shown(answer)}"
+            refused = _refused(part.mapped, DittoError(TOO_LARGE if large else BAD_REQUEST, _UNSENDABLE, why))
+            self._send(part._replace(mapped=refused))
             return
         now = time.monotonic()
         part.collector.receive(answer, now)
@@ -176,9 +227,23 @@ class Intake:
 
     def _decide(self, collector: Collector, now: float) -> None:
         settlement = collector.settlement(now)
-        if settlement is not None and (done := self._open.pop(collector, None)) is not None:
-            FIGURES.count(CONNECTION_MESSAGES, self._connection_id, "inbound", settlement)
-            done(settlement)
+        if settlement is None or (taken := self._open.pop(collector, None)) is None:
+            return
+        FIGURES.count(CONNECTION_MESSAGES, self._connection_id, "inbound", settlement)
+        if not redelivers(settlement, self._qos, able=taken.able):
+            self._bytes -= taken.size
+            taken.done(settlement)
+            return
+        status = collector.failure
+        taken.failures += status is not None
+        if status is None or taken.failures < self._max_attempts:
+            self._waiting[taken] = now + min(backoff(taken.attempts), PAUSE_SECONDS)
+            return
+        why = f"It failed {taken.failures} times, as often as connections.max_attempts permits; last with {status}."
+        error = DittoError(status, _GIVEN_UP, why)
+        for mapped in taken.parts:
+            self._publish(published_error(_refused(mapped, error), self._reply_target, self._connection_id))
+        self._give_up(taken, why, now)
 
     def _receive(self, part: _Part, answer: Answer) -> None:
         self._received.put((part, answer))
@@ -204,14 +269,11 @@ class _Part(NamedTuple):
     mapped: Mapped | None
 
 
-def _unsendable(mapped: Mapped | None, error: Exception) -> RejectedSignal:
-    """Return the refusal of a signal that Kafka does not accept, or that a client library cannot send."""
-    status = TOO_LARGE if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError) else BAD_REQUEST
-    refused = DittoError(status, "connectivity:message.not.sendable", f"The signal cannot be sent: {shown(error)}")
+def _refused(mapped: Mapped | None, error: DittoError) -> RejectedSignal:
     envelope = mapped.envelope if isinstance(mapped, InboundRequest) else mapped
     if not isinstance(envelope, Envelope):
-        return RejectedSignal(refused, None, {}, rejects=False)
-    return RejectedSignal(refused, envelope.topic, envelope.headers, rejects=False)
+        return RejectedSignal(error, None, {}, rejects=False)
+    return RejectedSignal(error, envelope.topic, envelope.headers, rejects=False)
 
 
 IDLE_SECONDS = 100.0
@@ -237,6 +299,12 @@ class Collector:
         elif self._failure is None:
             self._failure = answer.status
         self.received_at = now
+
+    @property
+    def failure(self) -> int | None:
+        """The status with which the system has answered, if that is a failure."""
+        failed = [status for answer in self._answers if answer.failed for status in answer.statuses]
+        return max(failed, default=None) if self._failure is None else self._failure
 
     def settlement(self, now: float) -> Settlement | None:
         """Return how to settle the message, or ``None`` while that is open."""

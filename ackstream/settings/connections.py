@@ -120,7 +120,10 @@ class Target(Part):
 
 
 class _Connection(Part):
+    """``max_attempts``: of a message that fails, in either direction, before it becomes a dead letter."""
+
     id: str = Field(pattern=r"^[a-zA-Z0-9_-]+$")
+    max_attempts: int = Field(20, ge=1)
     sources: tuple[Source, ...] = ()
     targets: tuple[Target, ...] = ()
 
@@ -205,7 +208,7 @@ class _BrokerConnection(_Login):
 class MqttConnection(_BrokerConnection):
     """An MQTT broker of version 3.1.1 (``mqtt``) or 5 (``mqtt-5``).
 
-    ``reconnect_for_redelivery``: when a message must be delivered again; if false, it is acknowledged, and lost.
+    ``reconnect_for_redelivery``: a message that fails is tried again; if false, it is acknowledged, and lost.
     """
 
     type: Literal["mqtt", "mqtt-5"]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from ackstream.client.errors import CorrelationIdInUseError
+from ackstream.connectivity import intake as intake_module
 from ackstream.connectivity.inbound import RejectedSignal
 from ackstream.connectivity.intake import (
     IDLE_SECONDS,
+    MAX_BYTES,
+    PAUSE_SECONDS,
     Collector,
     Intake,
     published_error,
@@ -28,7 +32,7 @@ from ackstream.protocol.ditto.envelopes import Envelope, decode, error_envelope
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import OPEN
 from ackstream.protocol.errors import label_not_declared, thing_not_found
-from ackstream.settings.connections import ReplyTarget, Source
+from ackstream.settings.connections import KafkaConnection, ReplyTarget, Source
 from tests.prose import covers, each, prose
 
 if TYPE_CHECKING:
@@ -129,21 +133,22 @@ class Other:
 class Taken:
     """An intake, and what it said of each message."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, max_attempts: int = 20, **settings: Any) -> None:
         self.other = Other()
         self.settled: dict[str, str] = {}
         self.crowded = False
         source = Source(addresses=("in",), reply_target={"address": "answers"}, **settings)
         other: Any = self.other
-        self.intake = Intake("plant", source, other, other.publish, other, OPEN, lambda: self.crowded)
+        connection = KafkaConnection(id="plant", type="kafka", max_attempts=max_attempts)
+        self.intake = Intake(connection, source, other, other.publish, other, OPEN, lambda: self.crowded)
 
-    def take(self, identity: str, payload: Any = COMMAND, **options: Any) -> None:
+    def take(self, identity: str, payload: Any = COMMAND, *, able: bool = False, **options: Any) -> None:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
 
         def done(settlement: str) -> None:
             self.settled[identity] = settlement
 
-        self.intake.take(ExternalMessage(identity, {}, data), done, **options)
+        self.intake.take(ExternalMessage(identity, {}, data), done, able=able, **options)
 
     def answer(self, index: int, answer: SettlementAnswer | SourceFailure | None) -> None:
         self.other.asked[index][3](answer)
@@ -367,9 +372,122 @@ def test_prose_beyond_the_limit_there_is_no_room(given_: dict[str, Any], expect:
 
 def test_it_is_passed_on_that_a_message_may_have_come_before() -> None:
     taken = Taken()
-    taken.take("one", redelivered=True)
+    taken.take("one", delivered=1)
     taken.take("two")
     assert [redelivered for _, redelivered, _, _ in taken.other.asked] == [True, False]
+
+
+FAILED = SourceFailure(503)
+
+
+class Tried(Taken):
+    """An intake whose time is the test's; its messages may be tried again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.now = 0.0
+        monkeypatch.setattr(intake_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def take(self, identity: str, payload: Any = COMMAND, *, able: bool = True, **options: Any) -> None:
+        super().take(identity, payload, able=able, **options)
+
+    def fail(self, answer: SettlementAnswer | SourceFailure | None = FAILED, attempt: int = -1) -> float:
+        """Fail an attempt, the last one; return the seconds until the next one, infinity if there is none."""
+        attempts, began = len(self.other.asked), self.now
+        self.answer(attempt, answer)
+        while len(self.other.asked) == attempts:
+            if not self.intake._waiting:
+                return float("inf")
+            self.now = min(self.intake._waiting.values())
+            self.intake.turn()
+        return self.now - began
+
+
+def test_a_message_that_fails_is_tried_again_alone_after_pauses_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Tried(monkeypatch)
+    tried.take("bad")
+    pauses, attempt = [], 0
+    for number in range(12):
+        tried.take(f"good{number}")
+        tried.answer(-1, SettlementAnswer((204,)))
+        pauses.append(round(tried.fail(attempt=attempt), 3))
+        attempt = len(tried.other.asked) - 1
+    # a success of another message does not shorten them
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, *[PAUSE_SECONDS] * 3]
+    assert tried.settled == {f"good{number}": "settle" for number in range(12)}
+    assert [redelivered for _, redelivered, _, _ in tried.other.asked] == [False, *[False, True] * 12]
+    tried.answer(-1, SettlementAnswer((204,)))
+    assert tried.settled["bad"] == "settle"
+
+
+@pytest.mark.parametrize(("delivered", "attempts"), [(0, 3), (1, 2), (2, 1), (7, 1)])
+def test_after_the_last_attempt_a_message_is_a_dead_letter_and_its_error_is_published(
+    delivered: int, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deliveries that the broker has counted are attempts."""
+    tried = Tried(monkeypatch, max_attempts=3)
+    tried.take("bad", delivered=delivered)
+    pauses = [tried.fail() for _ in range(attempts)]
+    assert pauses[-1] == float("inf")
+    assert (tried.settled, len(tried.other.asked)) == ({"bad": "settle"}, attempts)
+    ((identity, reason),) = tried.other.given_up
+    assert identity == "bad"
+    assert reason.endswith("as often as connections.max_attempts permits; last with 503.")
+    value = json.loads(tried.other.published[-1].payload)["value"]
+    assert (value["status"], value["error"], value["message"]) == (503, "connectivity:message.given.up", reason)
+
+
+def test_attempts_that_the_system_does_not_answer_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while its Kafka, or the job that answers, is away."""
+    tried = Tried(monkeypatch, max_attempts=2)
+    tried.take("one")
+    for _ in range(50):
+        assert tried.fail(None) < float("inf")
+    tried.fail(SettlementAnswer((200, 424)))
+    tried.answer(-1, SettlementAnswer((204,)))
+    assert (tried.settled, tried.other.given_up) == ({"one": "settle"}, [])
+
+
+def test_a_message_whose_dead_letter_is_not_stored_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Tried(monkeypatch, max_attempts=1)
+    give_up = tried.other.give_up
+    monkeypatch.setattr(tried.other, "give_up", lambda _message, _reason, received: received(None))
+    tried.take("one")
+    assert tried.fail() == 0.1
+    monkeypatch.setattr(tried.other, "give_up", give_up)
+    tried.fail()
+    tried.intake.turn()
+    assert tried.settled == {"one": "settle"}
+
+
+def test_with_qos_0_no_message_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = Tried(monkeypatch, qos=0)
+    tried.take("one")
+    assert (tried.fail(), tried.settled) == (float("inf"), {"one": AGAIN})
+
+
+def test_a_message_that_waits_for_its_next_attempt_takes_room_and_is_forgotten_with_its_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = Tried(monkeypatch)
+    tried.take("one")
+    tried.answer(0, SourceFailure(503))
+    assert (tried.settled, tried.intake.room) == ({}, 199)
+    tried.intake.forget()
+    tried.now = 1.0
+    tried.intake.turn()
+    assert len(tried.other.asked) == 1
+
+
+def test_messages_in_flight_are_weighed_too() -> None:
+    taken = Taken()
+    large = COMMAND | {"value": "x" * (MAX_BYTES // 4)}
+    for number in range(4):
+        assert taken.intake.room == 200 - number
+        taken.take(str(number), large)
+    assert taken.intake.room == 0
+    taken.answer(0, SettlementAnswer((204,)))
+    assert taken.intake.room == 197
 
 
 def test_what_comes_after_the_end_counts_for_nothing() -> None:

@@ -94,7 +94,7 @@ def consuming(settings: dict[str, Any], system: System) -> Iterator[Any]:
     played: Any = system
     labels: Any = SimpleNamespace(complete=True, taken=False)
     intake = Intake(
-        connection.id, source, played, lambda _message, done: done(Published(200)), labels, OPEN, lambda: False
+        connection, source, played, lambda _message, done: done(Published(200)), labels, OPEN, lambda: False
     )
     with transport(connection.type).source(connection, 0, source, Kafka(), intake) as running:
         running.start()
@@ -140,14 +140,26 @@ def test_a_message_stays_until_it_is_settled_and_comes_again_after_a_restart(rem
     assert all(system.redelivered) or remote.settings["type"].startswith("mqtt")
 
 
-def test_a_message_is_delivered_again_until_it_succeeds(remote: Remote) -> None:
+def test_a_message_is_tried_again_until_it_succeeds_and_its_neighbours_are_not(remote: Remote) -> None:
     system = System(b=[503, 408])
     with consuming(remote.connection(), system):
         for identity in "abc":
             remote.send(command(identity))
         eventually(lambda: system.asked.count("b") == 3 and remote.depth() == 0, "the third attempt")
     assert not remote.rejected()
-    assert set(system.asked) == {"a", "b", "c"}
+    assert sorted(system.asked) == ["a", "b", "b", "b", "c"]
+
+
+def test_a_message_that_is_never_accepted_is_given_up_and_its_neighbours_are_carried_out_once(remote: Remote) -> None:
+    system = System(bad=[503] * 100)
+    names = [*(f"n{number}" for number in range(100)), "bad", *(f"n{number}" for number in range(100, 300))]
+    with consuming({**remote.connection(), "max_attempts": 5}, system):
+        for name in names:
+            remote.send(command(name))
+        eventually(lambda: remote.depth() == 0, "the settlement of all")
+    assert sorted(system.asked) == sorted(names + ["bad"] * 4)
+    assert [reason.startswith("It failed 5 times") for reason in system.given_up] == [True]
+    assert not remote.rejected()
 
 
 def test_a_message_that_would_fail_again_is_rejected_for_good(remote: Remote) -> None:

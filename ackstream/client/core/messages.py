@@ -96,7 +96,6 @@ class Work:
 
     offset: int
     remaining: int = 0
-    rejected: bool = False  # its delivery is to be made again
 
 
 SWEEP = 1_000
@@ -162,15 +161,12 @@ class OffsetProgress:
 class Deliveries(OffsetProgress):
     """Tracks records that are delivered until they are settled, which leaves them no work.
 
-    A rejected record rewinds its partition once all records before it are settled; later ones are delivered again.
-
     :ivar seen: by partition, the offset after the highest one delivered so far
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: Counter[TopicPartition] = Counter()
-        self._rewound: dict[TopicPartition, tuple[int, int]] = {}
 
     def start(self, partition: TopicPartition, offset: int, seen: int = 0) -> None:
         """Track a partition from an offset unless tracked; a previous owner may have had records below ``seen``."""
@@ -195,18 +191,6 @@ class Deliveries(OffsetProgress):
     def open(self, partition: TopicPartition) -> int:
         """Return the number of records of a partition, settled ones too, that cannot be committed yet."""
         return len(self._tracked[partition].work) if partition in self._tracked else 0
-
-    def again(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Rewind partitions to rejected records; return the offset for each, and how often in a row it was that."""
-        found = {}
-        for partition, offset in self.positions().items():
-            known = self._tracked[partition]
-            if known.work and known.work[0].rejected:
-                known.work.clear()
-                known.next = offset
-                before, times = self._rewound.get(partition, (offset, 0))
-                self._rewound[partition] = found[partition] = offset, times + 1 if before == offset else 1
-        return found
 
 
 MAX_SENDING, MAX_SENDING_BYTES = 20_000, 32 * 1024 * 1024

@@ -166,7 +166,9 @@ class Amqp091Source(PushedSource):
             channel.basic_consume(queue, self._received, callback=self._consumed.append)
 
     def _received(self, _channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-        self._arrived.append((method.delivery_tag, external_message(method, properties, body), method.redelivered))
+        count = (properties.headers or {}).get("x-delivery-count")
+        delivered = max(int(method.redelivered), count if isinstance(count, int) else 0)
+        self._arrived.append((method.delivery_tag, external_message(method, properties, body), delivered))
 
 
 class UnroutableError(Exception):

@@ -73,10 +73,10 @@ class Amqp10Source(PushedSource):
             return
         encoded = bytes(link.recv(delivery.pending) or b"")
         link.advance()
-        message, redelivered = received_message(encoded, link.source.address)
+        message, delivered = received_message(encoded, link.source.address)
         if self._source.qos > 0:
             self._unsettled[delivery] = None
-        self._arrived.append((delivery, message, redelivered))
+        self._arrived.append((delivery, message, delivered))
         # to be taken before more is waited for
         event.container.yield_()
 

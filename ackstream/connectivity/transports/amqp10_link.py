@@ -137,18 +137,18 @@ def condition_text(found: Any) -> str:
     return "no reason given" if found is None else f"{found.name}: {found.description}"
 
 
-def received_message(encoded: bytes, address: str) -> tuple[ExternalMessage, bool]:
-    """Decode and convert a message; return whether it may have been delivered before, too."""
+def received_message(encoded: bytes, address: str) -> tuple[ExternalMessage, int]:
+    """Decode and convert a message; return how often it was delivered before, too."""
     message = Message()
     try:
         if encoded and not encoded.startswith(b"\x00"):
             # proton would return an empty message
             raise ProtonException("It does not begin with a section of an AMQP message.")  # noqa: TRY301 - as proton
         message.decode(encoded)
-        return external_message(message, address), message.delivery_count > 0
+        return external_message(message, address), message.delivery_count
     except Exception as error:  # noqa: BLE001 - proton and Python raise many kinds for bytes of a peer
         # an error here would end the connection, and the broker would deliver the message again
-        return ExternalMessage(str(uuid.uuid4()), {"amqp.address": address}, encoded, repr(error)), False
+        return ExternalMessage(str(uuid.uuid4()), {"amqp.address": address}, encoded, repr(error)), 0
 
 
 def external_message(message: Message, address: str) -> ExternalMessage:

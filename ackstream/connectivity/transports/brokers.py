@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.connectivity.transports import transport
 from ackstream.errors import UnreachableError
-from ackstream.kafka.clients import CLOSE_SECONDS, backoff
+from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.errors import UNAVAILABLE
 
@@ -73,26 +73,6 @@ class BrokerLink(ABC):
         """Disconnect within a few seconds; the broker delivers unsettled messages again."""
 
 
-class Redelivery:
-    """Decides when rejected messages go back, those of a wait together: a broker delivers them again at once."""
-
-    def __init__(self) -> None:
-        # each wait without a settled message since the last one is twice as long
-        self._attempts = 0
-        self._until = 0.0
-
-    def due(self, now: float) -> float:
-        """Return the time to reject a message, in monotonic seconds as ``now``."""
-        if now >= self._until:
-            self._attempts += 1
-            self._until = now + backoff(self._attempts)
-        return self._until
-
-    def reset(self) -> None:
-        """Begin with the shortest wait again: a message was settled."""
-        self._attempts = 0
-
-
 POLL_SECONDS = 0.02
 
 TAKE_SECONDS = 1.0
@@ -100,7 +80,7 @@ TAKE_SECONDS = 1.0
 
 
 class PushedSource(transport.MessageSource):
-    """A source of a broker that pushes messages, as many as may be in flight, and redelivers rejected ones at once."""
+    """A source of a broker that pushes messages, as many as may be in flight."""
 
     def __init__(self, connection: Any, index: int, source: Source, intake: Receiver) -> None:
         super().__init__(f"{connection.id}-{index}", intake)
@@ -110,10 +90,8 @@ class PushedSource(transport.MessageSource):
         self._link: Any = None
         # of the messages in flight, that of each address
         self._share = max(1, source.max_in_flight // len(source.addresses))
-        self._redelivery = Redelivery()
-        self._rejected: deque[tuple[float, Any]] = deque()
-        # the delivery, its message, and whether it may have been delivered before
-        self._arrived: deque[tuple[Any, ExternalMessage, bool]] = deque()
+        # the delivery, its message, and how often it was delivered before
+        self._arrived: deque[tuple[Any, ExternalMessage, int]] = deque()
 
     @abstractmethod
     def _settle(self, delivery: Any, settlement: Settlement) -> None:
@@ -127,20 +105,10 @@ class PushedSource(transport.MessageSource):
         self._link.turn(POLL_SECONDS)
         until = time.monotonic() + TAKE_SECONDS
         while self._arrived and self._intake.room and time.monotonic() < until:
-            delivery, message, redelivered = self._arrived.popleft()
+            delivery, message, delivered = self._arrived.popleft()
             self._taking(delivery)
-            self._intake.take(message, partial(self._done, delivery), redelivered=redelivered)
+            self._intake.take(message, partial(self._settle, delivery), delivered=delivered)
         self._intake.turn()
-        now = time.monotonic()
-        while self._rejected and self._rejected[0][0] <= now:
-            self._settle(self._rejected.popleft()[1], "reject-with-redelivery")
-
-    def _done(self, delivery: Any, settlement: Settlement) -> None:
-        if transport.redelivers(settlement, self._source.qos):
-            self._rejected.append((self._redelivery.due(time.monotonic()), delivery))
-        else:
-            self._redelivery.reset()
-            self._settle(delivery, settlement)
 
     def _disconnect(self) -> None:
         if self._link is not None:

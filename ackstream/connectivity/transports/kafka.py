@@ -1,4 +1,4 @@
-"""Kafka as a transport: offsets are committed in order, and a rejected record rewinds its partition.
+"""Kafka as a transport: offsets are committed in order.
 
 A target's acknowledgement is issued for a record that the cluster has stored. Source of the rules: Eclipse Ditto,
 ``AtLeastOnceConsumerStream``, ``RestartableKafkaConsumerStream``, ``KafkaPublisherActor`` (ditto.md 7).
@@ -21,14 +21,14 @@ from ackstream.client.core.messages import Deliveries, Work
 from ackstream.connectivity.transports import transport
 from ackstream.errors import AckstreamError, StartError
 from ackstream.kafka import clients
-from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, backoff
+from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS
 from ackstream.kafka.reader import POLL_MS, TopicReader
 from ackstream.kafka.topics import system_topics
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
 from ackstream.protocol.ditto.connection_rules import Settlement, TargetAddress
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import raw
-from ackstream.protocol.errors import BAD_REQUEST, kafka_message_rejected
+from ackstream.protocol.errors import BAD_REQUEST
 
 if TYPE_CHECKING:
     from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
 
 log = logging.getLogger(__name__)
+
+
+UNCOMMITTED = 10
+"""Records of a partition that wait to be committed behind an unsettled one, as a multiple of ``max_in_flight``."""
 
 
 class KafkaSource(transport.MessageSource):
@@ -47,7 +51,6 @@ class KafkaSource(transport.MessageSource):
         super().__init__(connection.id, intake)
         self._id, self._qos, self._limit = connection.id, source.qos, source.max_in_flight
         self._deliveries = Deliveries()
-        self._paused: dict[TopicPartition, float] = {}
         kafka, group = cluster(connection, own), own.group(f"ackstream-source-{connection.id}")
         self._consumer = clients.connect_consumer(
             kafka, group, auto_offset_reset=source.start, session_timeout_ms=SESSION_MS
@@ -78,14 +81,12 @@ class KafkaSource(transport.MessageSource):
         for record in records:
             self._take(record)
         self._intake.turn()
-        now = time.monotonic()
-        self._read_again(now)
-        self._member.commit(now)
+        self._member.commit(time.monotonic())
 
     def _read(self) -> list[Any]:
-        room, reading = self._intake.room, self._member.partitions - self._paused.keys()
-        # records that wait for an earlier one to be settled count, too: all of them may be read again
-        resting = {each for each in reading if not room or self._deliveries.open(each) >= self._limit}
+        room, reading, limit = self._intake.room, self._member.partitions, UNCOMMITTED * self._limit
+        # records that wait for an earlier one to be settled count, too: after a crash all of them are read again
+        resting = {each for each in reading if not room or self._deliveries.open(each) >= limit}
         # polled without fetching, to stay a member of the group; a poll may take partitions away
         self._consumer.pause(*resting & self._consumer.assignment())
         records = self._reader.read(POLL_MS, room or 1)
@@ -104,30 +105,10 @@ class KafkaSource(transport.MessageSource):
             # at most once: the offset is committed regardless of the settlement
             work.remaining = 0
         if not drops:
-            self._intake.take(message, partial(self._done, work), redelivered=redelivered)
+            self._intake.take(message, partial(self._done, work), delivered=int(redelivered))
 
-    def _done(self, work: Work, settlement: Settlement) -> None:
-        if transport.redelivers(settlement, self._qos):
-            work.rejected = True
-        else:
-            work.remaining = 0
-
-    def _read_again(self, now: float) -> None:
-        """Rewind to rejected records after a delay; other partitions continue."""
-        owned = self._consumer.assignment()
-        for partition, until in list(self._paused.items()):
-            if until <= now or partition not in owned:
-                del self._paused[partition]
-                if partition in owned:
-                    self._consumer.resume(partition)
-        for partition, (offset, times) in self._deliveries.again().items():
-            if partition in owned:
-                wait = backoff(times)
-                rejected = kafka_message_rejected(f"{partition.topic}-{partition.partition}-{offset}")
-                log.warning("%s %s It will be read again in %g s.", rejected.message, rejected.error, wait)
-                self._consumer.seek(partition, offset)
-                self._consumer.pause(partition)
-                self._paused[partition] = now + wait
+    def _done(self, work: Work, _settlement: Settlement) -> None:
+        work.remaining = 0
 
     def _follow(self, partition: TopicPartition, offset: int) -> None:
         """Track a partition; the metadata of its offset names the records that a previous owner may have delivered."""

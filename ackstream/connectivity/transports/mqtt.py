@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import time
 import uuid
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, Full, Queue
@@ -22,7 +20,7 @@ import msgspec
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, MQTTMessage, topic_matches_sub
 
 from ackstream.connectivity.transports import transport
-from ackstream.connectivity.transports.brokers import Redelivery, unreachable
+from ackstream.connectivity.transports.brokers import unreachable
 from ackstream.connectivity.transports.mqtt_client import (
     QOS,
     RETAIN,
@@ -70,15 +68,11 @@ class MqttSource(transport.MessageSource):
         self._client.on_subscribe = self._subscribed
         self._client.on_message = self._incoming
         self._joined = threading.Event()
-        self._has_subscribed = self._rejoins = False
         self._refusal: UnreachableError | None = None
-        self._leaving = threading.Event()
         # a full queue blocks the client thread, which in turn holds back the broker
         self._queue: Queue[tuple[int, MQTTMessage]] = Queue(maxsize=1)
         self._session = 0
         self._unacknowledged: deque[_Unacknowledged] = deque()
-        self._redelivery = Redelivery()
-        self._reconnect_at: float | None = None
 
     def start(self) -> None:
         """Connect and subscribe; once this returns, every message that arrives is consumed."""
@@ -91,8 +85,8 @@ class MqttSource(transport.MessageSource):
 
     @property
     def connected(self) -> bool:
-        """Whether the client is connected, or has left to have a message delivered again: it joins again by itself."""
-        return self._reconnect_at is not None or self._client.is_connected()
+        """Whether the client is connected."""
+        return self._client.is_connected()
 
     def _disconnect(self) -> None:
         self._client.leave()
@@ -101,25 +95,19 @@ class MqttSource(transport.MessageSource):
 
     def _connected(self, session_present: bool) -> None:  # noqa: FBT001 - a callback
         self._session += 1
-        rejoins, self._rejoins = self._rejoins, False
         if not session_present:
             self._client.forget()
-        elif self._has_subscribed and rejoins and self._connection.type == "mqtt":
-            # it is as it was left: a subscription that is made again would deliver once more all that is retained
-            return
         self._client.subscribe_all(self._source.addresses, self._source.qos)
 
     def _subscribed(self, _client: Any, _data: Any, _identity: int, codes: Any, _properties: Any) -> None:
         if any(code.is_failure for code in codes):
             self._refusal = unreachable(self._connection, f"it refuses subscriptions: {', '.join(map(str, codes))}")
-        else:
-            self._has_subscribed = True
         self._joined.set()
 
     def _incoming(self, _client: Any, _data: Any, message: MQTTMessage) -> None:
         # a message may come before SUBACK, and fill the client
         self._joined.set()
-        while not (self._closing.is_set() or self._leaving.is_set()):
+        while not self._closing.is_set():
             try:
                 self._queue.put((self._session, message), timeout=POLL_SECONDS)
             except Full:
@@ -136,15 +124,14 @@ class MqttSource(transport.MessageSource):
     def _turn(self) -> None:
         if self._refusal is not None:
             raise self._refusal
-        if self._reconnect_at is None and self._joined.is_set() and not self._client.alive:
+        if self._joined.is_set() and not self._client.alive:
             raise unreachable(self._connection, "it refuses the connection")
         if self._room > 0:
             self._read()
             self._intake.turn()
         else:
             self._intake.turn(POLL_SECONDS)
-        rejected = self._acknowledge()
-        self._reconnect(time.monotonic(), rejected=rejected)
+        self._acknowledge()
 
     def _read(self) -> None:
         timeout = POLL_SECONDS
@@ -169,42 +156,21 @@ class MqttSource(transport.MessageSource):
             read = msgspec.structs.replace(
                 read, unreadable="its topic is not an address of the source: unsubscribe it at the broker"
             )
-        self._intake.take(read, partial(self._done, taken), redelivered=message.dup)
+        able = message.qos > 0 and self._connection.reconnect_for_redelivery
+        self._intake.take(read, partial(self._done, taken), delivered=int(message.dup), able=able)
 
     def _done(self, taken: _Unacknowledged, settlement: Settlement) -> None:
         taken.settlement = settlement
 
-    def _acknowledge(self) -> bool:
-        """Acknowledge messages in order of arrival; return whether the next one was rejected, to be redelivered."""
-        waiting, able = self._unacknowledged, self._connection.reconnect_for_redelivery
+    def _acknowledge(self) -> None:
+        """Acknowledge messages in order of arrival."""
+        waiting = self._unacknowledged
         while waiting and waiting[0].session != self._session:
             # redelivered on the new connection
             waiting.popleft()
         while waiting and (settlement := waiting[0].settlement) is not None:
-            message = waiting[0].message
-            if transport.redelivers(settlement, message.qos, able=able):
-                return True
-            waiting.popleft()
+            message = waiting.popleft().message
             self._client.receipt(message, accepted=settlement != "reject-without-redelivery")
-            self._redelivery.reset()
-        return False
-
-    def _reconnect(self, now: float, *, rejected: bool) -> None:
-        if rejected:
-            self._reconnect_at = self._redelivery.due(now)
-            name, wait = self._connection.id, self._reconnect_at - now
-            log.warning("A message of the connection %s was rejected; reconnecting in %g s.", name, wait)
-            # received messages are dropped: they will be redelivered
-            self._leaving.set()
-            self._disconnect()
-            self._unacknowledged.clear()
-            with suppress(Empty):
-                self._queue.get_nowait()
-        if self._reconnect_at is not None and now >= self._reconnect_at:
-            self._leaving.clear()
-            self._rejoins = True
-            self._client.join()
-            self._reconnect_at = None
 
 
 _REFUSALS = frozenset({"Not authorized", "Topic name invalid", "Payload format invalid"})

@@ -225,8 +225,13 @@ class Receiver(Protocol):
     def room(self) -> int:
         """How many more messages it accepts now."""
 
-    def take(self, message: ExternalMessage, done: Callable[[Settlement], None], *, redelivered: bool = False) -> None:
-        """Accept a message, perhaps ``redelivered``; ``done`` is called once, in the source's thread, to settle it."""
+    def take(
+        self, message: ExternalMessage, done: Callable[[Settlement], None], *, delivered: int = 0, able: bool = True
+    ) -> None:
+        """Accept a message that may have been ``delivered`` before, as often as known; try it again if ``able``.
+
+        ``done`` is called once, in the source's thread, to settle it.
+        """
 
     def turn(self, timeout: float = 0.0) -> None:
         """Settle answered messages, waiting up to ``timeout`` seconds for the first answer; called regularly."""

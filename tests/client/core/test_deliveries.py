@@ -21,10 +21,6 @@ def settle(work: Work) -> None:
     work.remaining = 0
 
 
-def reject(work: Work) -> None:
-    work.rejected = True
-
-
 def redelivered(deliveries: Deliveries, *offsets: int) -> list[bool]:
     """Begin deliveries; return which of them may be repeated ones."""
     found = []
@@ -51,7 +47,7 @@ def test_prose_offsets_are_committed_in_order(given_: dict[str, Any], expect: di
 
 
 @each("settlement", "kafka-reject-blocks")
-def test_prose_a_rejected_record_comes_again_with_those_behind_it(
+def test_prose_after_a_restart_a_rejected_record_comes_again_with_those_behind_it(
     given_: dict[str, Any], expect: dict[str, Any]
 ) -> None:
     assert "delivered again" in expect["record 12"]
@@ -59,44 +55,11 @@ def test_prose_a_rejected_record_comes_again_with_those_behind_it(
     for offset, settlement in given_["results"].items():
         if settlement == "settle":
             settle(found[int(offset)])
-        else:
-            reject(found[int(offset)])
-    assert deliveries.again() == {IN: (11, 1)}
     assert deliveries.positions() == {IN: 11}
+    # while it runs, the rejected one alone is tried again
+    deliveries.keep([])
+    deliveries.start(IN, 11, seen=13)
     assert redelivered(deliveries, 11, 12, 13) == [True, True, False]
-
-
-def test_a_rejected_record_waits_for_those_before_it() -> None:
-    deliveries, found = begun(5, 6, 7)
-    reject(found[6])
-    assert deliveries.again() == {}
-    settle(found[5])
-    assert deliveries.again() == {IN: (6, 1)}
-
-
-def test_what_is_known_late_of_an_earlier_delivery_counts_for_nothing() -> None:
-    deliveries, found = begun(5, 6)
-    reject(found[5])
-    deliveries.again()
-    anew = [deliveries.begin(IN, offset) for offset in (5, 6)]
-    settle(found[6])
-    reject(found[6])
-    assert deliveries.positions() == {IN: 5}
-    settle(anew[0])
-    assert (deliveries.again(), deliveries.positions()) == ({}, {IN: 6})
-
-
-def test_the_wait_grows_for_the_same_record_and_begins_anew_for_another() -> None:
-    deliveries, found = begun(5)
-    waits = []
-    for _ in range(3):
-        reject(found[5])
-        waits.append(backoff(deliveries.again()[IN][1]))
-        found = {5: deliveries.begin(IN, 5)}
-    settle(found[5])
-    reject(deliveries.begin(IN, 6))
-    waits.append(backoff(deliveries.again()[IN][1]))
-    assert waits == [0.1, 0.2, 0.4, 0.1]
 
 
 def test_the_wait_is_a_minute_at_most() -> None:
@@ -108,18 +71,14 @@ def test_places_do_not_disturb_each_other() -> None:
     one, two = deliveries.begin(ONE, 1), deliveries.begin(TWO, 1)
     assert one is not None
     assert two is not None
-    reject(one)
     settle(two)
-    assert deliveries.again() == {ONE: (1, 1)}
     assert deliveries.positions() == {ONE: 1, TWO: 2}
 
 
 def test_a_place_that_went_to_somebody_else_is_forgotten() -> None:
-    deliveries, found = begun(5)
+    deliveries, _ = begun(5)
     deliveries.keep([])
     deliveries.start(IN, 5, seen=7)
-    reject(found[5])
-    assert deliveries.again() == {}
     assert redelivered(deliveries, 5, 6, 7) == [True, True, False]
     assert deliveries.seen[IN] == 8
 
@@ -134,8 +93,6 @@ def test_no_position_ever_passes_a_record_that_is_not_settled(fates: list[str], 
         if fate == "settle":
             settled.add(offset)
             settle(found[offset])
-        else:
-            reject(found[offset])
         assert set(range(deliveries.positions()[IN])) <= settled
 
 

@@ -207,6 +207,20 @@ def test_a_confirm_for_many_does_not_store_what_was_refused_before() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("redelivered", "headers", "delivered"),
+    [(False, None, 0), (True, None, 1), (True, {"x-delivery-count": 7}, 7), (False, {"x-delivery-count": "many"}, 0)],
+)
+def test_the_broker_s_count_of_deliveries_is_passed_on(
+    *, redelivered: bool, headers: dict[str, Any] | None, delivered: int
+) -> None:
+    connection, intake = Amqp091Connection(id="plant", type="amqp-091"), Any
+    source = Amqp091Source(connection, 0, AmqpSourceSettings(addresses=("in",)), Kafka(), intake)  # type: ignore[arg-type]
+    method = SimpleNamespace(delivery_tag=7, redelivered=redelivered, **vars(METHOD))
+    source._received(None, method, BasicProperties(headers=headers), b"")
+    assert [count for _, _, count in source._arrived] == [delivered]
+
+
 class Silent:
     """A connection whose broker does not answer: neither open, nor closed."""
 
@@ -244,8 +258,8 @@ class Full:
         self.acknowledged_before: list[list[str]] = []
         self._channel = channel
 
-    def take(self, _message: Any, _done: Any, *, redelivered: bool) -> None:
-        assert not redelivered
+    def take(self, _message: Any, _done: Any, *, delivered: int) -> None:
+        assert not delivered
         self.room -= 1
         self.acknowledged_before.append(list(self._channel.done))
 

@@ -144,14 +144,14 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("encoded", UNREADABLE.values(), ids=UNREADABLE)
 def test_a_message_that_cannot_be_read_is_its_bytes_and_the_reason(encoded: bytes) -> None:
-    message, redelivered = received_message(encoded, "in")
-    assert (message.payload, message.headers, redelivered) == (encoded, {"amqp.address": "in"}, False)
+    message, delivered = received_message(encoded, "in")
+    assert (message.payload, message.headers, delivered) == (encoded, {"amqp.address": "in"}, 0)
     assert message.unreadable
 
 
-def test_a_message_that_was_delivered_before_is_known() -> None:
-    message, redelivered = received_message(Message(body="1", delivery_count=2).encode(), "in")
-    assert (message.payload, message.unreadable, redelivered) == (b"1", "", True)
+def test_it_is_known_how_often_a_message_was_delivered_before() -> None:
+    message, delivered = received_message(Message(body="1", delivery_count=2).encode(), "in")
+    assert (message.payload, message.unreadable, delivered) == (b"1", "", 2)
     assert received_message(b"", "in")[0].payload == b""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ackstream.connectivity.transports import brokers
-from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource, Redelivery
+from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource
 from ackstream.connectivity.transports.transport import ExternalMessage, OutgoingMessage, Published
 from ackstream.errors import UnreachableError
 from ackstream.settings.connections import Source
@@ -239,23 +239,6 @@ def test_a_lost_connection_is_reported_for_each_message_and_ends_the_publisher(
 # -- sources -----------------------------------------------------------------------------------------------------------
 
 
-def test_messages_rejected_within_one_wait_go_back_together() -> None:
-    redelivery = Redelivery()
-    assert [redelivery.due(now) for now in (10.0, 10.05, 10.09)] == [10.1, 10.1, 10.1]
-
-
-def test_without_a_settled_message_each_wait_is_twice_as_long() -> None:
-    redelivery = Redelivery()
-    now, waits = 0.0, []
-    for _ in range(12):
-        due = redelivery.due(now)
-        waits.append(round(due - now, 3))
-        now = due
-    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0]
-    redelivery.reset()
-    assert redelivery.due(now) == pytest.approx(now + 0.1)
-
-
 class Pushed(PushedSource):
     """A source whose broker and intake are played."""
 
@@ -270,11 +253,11 @@ class Pushed(PushedSource):
     def start(self) -> None: ...
 
     def push(self, *deliveries: str) -> None:
-        self._arrived.extend((each, ExternalMessage(each, {}, b""), False) for each in deliveries)
+        self._arrived.extend((each, ExternalMessage(each, {}, b""), 0) for each in deliveries)
         self._turn()
 
-    def _take(self, message: ExternalMessage, done: Any, *, redelivered: bool) -> None:
-        assert not redelivered
+    def _take(self, message: ExternalMessage, done: Any, *, delivered: int) -> None:
+        assert not delivered
         self.settle[message.identity] = done
         self.room.room -= 1
         self.wait()
@@ -286,19 +269,13 @@ class Pushed(PushedSource):
         self.settled.append((delivery, settlement))
 
 
-def test_settled_messages_leave_at_once_and_rejected_ones_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
-    monkeypatch.setattr(brokers, "time", clock)
+def test_messages_are_settled_as_the_intake_decides() -> None:
     source = Pushed()
     source.push("a", "b", "c")
-    source.settle["b"]("reject-with-redelivery")
     source.settle["c"]("reject-without-redelivery")
-    source._turn()
-    assert source.settled == [("c", "reject-without-redelivery")]
     source.settle["a"]("settle")
-    clock.now = 0.2
     source._turn()
-    assert source.settled[1:] == [("a", "settle"), ("b", "reject-with-redelivery")]
+    assert source.settled == [("c", "reject-without-redelivery"), ("a", "settle")]
 
 
 def test_messages_are_taken_while_there_is_room() -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
 
-from ackstream.connectivity.transports import brokers
 from ackstream.connectivity.transports.mqtt import MqttPublisher, MqttSource
 from ackstream.connectivity.transports.transport import OutgoingMessage
 from ackstream.errors import UnreachableError
@@ -33,6 +32,7 @@ class Played:
         self.acknowledged: list[int] = []
         self.refused: list[int] = []
         self.taken: list[Any] = []
+        self.able: list[bool] = []
         self.settle: dict[int, Callable[[Any], None]] = {}
         self.left = self.subscribed = 0
         connection = MqttConnection(id="plant", type="mqtt", **settings)
@@ -56,7 +56,9 @@ class Played:
             self.source._incoming(None, None, message)  # type: ignore[arg-type]
             self.source._turn()
 
-    def take(self, message: Any, done: Callable[[Any], None], *, redelivered: bool) -> None:  # noqa: ARG002
+    def take(self, message: Any, done: Callable[[Any], None], *, delivered: int, able: bool) -> None:
+        assert delivered == 0
+        self.able.append(able)
         self.settle[int(message.payload)] = done
         self.taken.append(message)
 
@@ -83,10 +85,8 @@ class Played:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Played:
-    found = Played()
-    monkeypatch.setattr(brokers, "backoff", lambda _attempt: 0.0)
-    return found
+def played() -> Played:
+    return Played()
 
 
 def test_what_a_session_with_other_addresses_delivers_is_not_carried_out(played: Played) -> None:
@@ -95,32 +95,6 @@ def test_what_a_session_with_other_addresses_delivers_is_not_carried_out(played:
     assert [message.unreadable.split(":")[0] for message in played.taken] == [
         "", "its topic is not an address of the source"
     ]  # fmt: skip
-
-
-def test_a_session_that_has_its_subscriptions_gets_none_again_which_would_deliver_what_is_retained(
-    played: Played,
-) -> None:
-    # of an earlier process, which may have had other addresses
-    played.connect(present=True)
-    assert played.subscribed == 2
-    played.source._subscribed(None, None, 1, [SimpleNamespace(is_failure=False)], None)
-    # it has left to have a message delivered again
-    played.source._rejoins = True
-    played.connect(present=True)
-    assert played.subscribed == 2
-    played.source._rejoins = True
-    played.connect(present=False)
-    assert played.subscribed == 3
-    # a broker that was away may have returned to a session without them
-    played.connect(present=True)
-    assert played.subscribed == 4
-
-
-def test_a_source_that_has_left_to_have_a_message_delivered_again_is_still_connected(played: Played) -> None:
-    played.source._client.is_connected = lambda: False  # type: ignore[method-assign]
-    assert not played.source.connected
-    played.source._reconnect_at = 1.0
-    assert played.source.connected
 
 
 def test_a_message_that_comes_before_the_subscription_is_confirmed_shows_that_it_holds(played: Played) -> None:
@@ -139,22 +113,6 @@ def test_messages_are_acknowledged_in_order_of_arrival(played: Played) -> None:
     assert (played.acknowledged, played.refused) == ([1, 2], [1])
 
 
-def test_a_rejected_message_reconnects_when_those_before_it_are_acknowledged(played: Played) -> None:
-    played.deliver(1, 2, 3)
-    played.settle[2](AGAIN)
-    played.source._turn()
-    assert (played.acknowledged, played.left) == ([], 0)
-    played.settle[1]("settle")
-    played.source._turn()
-    assert (played.acknowledged, played.left) == ([1], 1)
-    # an answer that comes late is for a delivery that is over
-    played.settle[3]("settle")
-    played.deliver(2)
-    played.settle[2]("settle")
-    played.source._turn()
-    assert (played.acknowledged, played.left) == ([1, 2], 1)
-
-
 def test_messages_of_an_earlier_session_are_not_acknowledged(played: Played) -> None:
     played.deliver(1)
     played.connect()
@@ -166,19 +124,16 @@ def test_messages_of_an_earlier_session_are_not_acknowledged(played: Played) -> 
     assert played.acknowledged == [2]
 
 
-def test_with_qos_0_nothing_is_acknowledged_or_redelivered(played: Played) -> None:
-    played.deliver(1, qos=0)
+@pytest.mark.parametrize(("qos", "reconnects", "able"), [(0, True, False), (1, True, True), (1, False, False)])
+def test_a_message_is_tried_again_unless_its_qos_or_the_settings_exclude_it(
+    *, qos: int, reconnects: bool, able: bool
+) -> None:
+    played = Played(reconnect_for_redelivery=reconnects)
+    played.deliver(1, qos=qos)
+    assert played.able == [able]
     played.settle[1](AGAIN)
     played.source._turn()
-    assert (played.acknowledged, played.left) == ([], 0)
-
-
-def test_without_reconnects_a_rejected_message_is_acknowledged() -> None:
-    played = Played(reconnect_for_redelivery=False)
-    played.deliver(1)
-    played.settle[1](AGAIN)
-    played.source._turn()
-    assert (played.acknowledged, played.left) == ([1], 0)
+    assert (played.acknowledged, played.left) == ([1] if qos else [], 0)
 
 
 def test_by_default_an_unprocessed_message_is_not_acknowledged() -> None:
