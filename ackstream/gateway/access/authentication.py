@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ackstream.errors import SettingsError
 from ackstream.gateway.access.passwords import Passwords, check_users
 from ackstream.gateway.access.tokens import Tokens
-from ackstream.gateway.errors import TOO_MANY_REQUESTS, authentication_failed
+from ackstream.gateway.errors import TOO_MANY_REQUESTS, authentication_failed, label_not_allowed
 from ackstream.gateway.middleware.admission import ANONYMOUS, THIS_MACHINE, Identity, address_of
 from ackstream.gateway.middleware.audit import Sender
 from ackstream.gateway.middleware.connections import certified_name
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNAUTHORIZED = 401
+PROXIED_SECONDS = 3600.0
+"""Longest WebSocket or event stream by a proxy's word: no change of it reaches an open one."""
 
 
 class Authenticator(Closing):
@@ -74,10 +76,6 @@ class Authenticator(Closing):
             if part is not None:
                 part.close()
 
-    async def identify(self, connection: HTTPConnection) -> tuple[str, ...]:
-        """Return the subjects of an HTTP request; raises as :meth:`admit` does."""
-        return (await self.admit(connection)).subjects
-
     async def admit(self, connection: HTTPConnection) -> Identity:
         """Return the subjects of a connection, and how long they are valid; raises 401, or 503: not checkable now."""
         if not self.required:
@@ -88,7 +86,7 @@ class Authenticator(Closing):
             self._failed(connection, error, None)
             raise
         if proxied is not None:
-            return Identity(proxied)
+            return Identity(proxied, time.time() + PROXIED_SECONDS)
         scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
         if not scheme and (name := certified_name(connection)) is not None:
             return Identity((f"certificate:{name}",))
@@ -183,20 +181,32 @@ def place_of_users(settings: Gateway) -> str:
     return "The setting gateway.users" if settings.access_file is None else f"The file {settings.access_file}"
 
 
+def check_labels(access: Access, subjects: tuple[str, ...], labels: Iterable[str]) -> None:
+    """Refuse labels of a client of which one is not granted to any of its subjects: 403."""
+    for label in sorted(labels):
+        if not access.may_declare(subjects, label):
+            raise label_not_allowed(label)
+
+
 class SignedIn:
-    """The identity of one session; for the event loop that serves it."""
+    """The rights of one WebSocket or event stream; for the event loop that serves it."""
 
     def __init__(
-        self, authenticator: Authenticator, connection: HTTPConnection, identity: Identity, end: Callable[[str], None]
+        self,
+        authenticator: Authenticator,
+        access: Access,
+        connection: HTTPConnection,
+        identity: Identity,
+        labels: Iterable[str],
+        end: Callable[[str], None],
     ) -> None:
-        """Begin; ``end`` is called with the reason why the session must not go on."""
-        self._authenticator, self._connection, self._end = authenticator, connection, end
-        self._identity = identity
+        """Begin; ``end`` is called with the reason once the client has lost a right: its identity, or to a label."""
+        self._authenticator, self._access, self._labels = authenticator, access, labels
+        self._connection, self._end = connection, end
         self._expiry: asyncio.TimerHandle | None = None
-        self._expire(identity.expires)
         self._unwatch = authenticator.watch(in_loop(self._look))
         # the user may have changed since the handshake
-        self._look()
+        self._begin(identity)
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -218,25 +228,30 @@ class SignedIn:
         if identity.subjects[0] != self.subjects[0]:
             self._end("The token belongs to another subject.")
             return
-        self._identity = identity
-        self._expire(identity.expires)
+        self._begin(identity)
 
     def close(self) -> None:
         """Look at nothing more."""
-        self._expire(None)
         self._unwatch()
-
-    def _expire(self, moment: float | None) -> None:
-        """End the session at a time (epoch seconds) instead of any earlier choice; ``None``: do not."""
         if self._expiry is not None:
             self._expiry.cancel()
-        if moment is not None:
-            loop, seconds = asyncio.get_running_loop(), moment - time.time()
-            self._expiry = loop.call_later(seconds, self._end, "The token has expired.")
+
+    def _begin(self, identity: Identity) -> None:
+        self._identity = identity
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if identity.expires is not None:
+            loop, seconds = asyncio.get_running_loop(), identity.expires - time.time()
+            self._expiry = loop.call_later(seconds, self._end, "The sign-in has expired.")
+        self._look()
 
     def _look(self) -> None:
         if not self._authenticator.holds(self._identity):
             self._end("The user has changed: sign in again.")
+        try:
+            check_labels(self._access, self.subjects, self._labels)
+        except DittoError as error:
+            self._end(error.message)
 
 
 def in_loop(work: Callable[[], Any]) -> Callable[[], None]:

@@ -115,27 +115,25 @@ class FileKeys:
     def __init__(self, issuer: Issuer) -> None:
         self._issuer = issuer
         self.path: Path = issuer.jwks_file or issuer.key_file  # type: ignore[assignment]  # Issuer.remote is false
-        self.current = self._read()
+        self.reload()
 
     def renew(self) -> Future[None] | None:
         """Return ``None``: the file is read again when it changes."""
         return None
 
     def reload(self) -> None:
-        """Read the file again; after a ``SettingsError`` the keys are unchanged."""
-        self.current = self._read()
-
-    def _read(self) -> KeySet:
+        """Read the file, perhaps again; after a ``SettingsError`` the keys are unchanged."""
         name = "jwks_file" if self._issuer.jwks_file else "key_file"
         try:
             text = self.path.read_text("utf-8")
-            if self._issuer.jwks_file:
-                return read_key_set(text, published=False)
-            return read_key(text, self._issuer.algorithms)
+            own = read_key(text, self._issuer.algorithms) if name == "key_file" else read_key_set(text, published=False)
         except OSError as error:
             reason = f"which cannot be read ({error.strerror})"
         except ValueError as error:
             reason = f"which cannot be used: {error}"
+        else:
+            self.current = own
+            return
         raise SettingsError(f"The setting gateway.issuers has the {name} {self.path}, {reason}.")
 
 

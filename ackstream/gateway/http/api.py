@@ -11,6 +11,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from ackstream.gateway.access.authentication import SignedIn
 from ackstream.gateway.errors import body_too_large, media_type_unsupported, no_answer, not_acceptable
 from ackstream.gateway.http import responses
 from ackstream.gateway.http.event_streams import EventResponse, SearchEvents, SignalEvents, accepts_events
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from ackstream.gateway.exchange import Dependencies
+    from ackstream.gateway.middleware.admission import Identity
     from ackstream.settings import Gateway
 
 
@@ -56,9 +58,12 @@ class Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         request = Request(scope, receive)
-        correlation_id = request.headers.get(CORRELATION_ID) or request.query_params.get(CORRELATION_ID)
+        correlation_id = request.headers.get(CORRELATION_ID)
         try:
-            response = await self._answer(request)
+            identity = await self._dependencies.admission.admit(request)
+            # not before: it has to be parsed
+            correlation_id = correlation_id or request.query_params.get(CORRELATION_ID)
+            response = await self._answer(request, identity)
         except DittoError as error:
             response = responses.of_error(error, correlation_id)
         except ClientDisconnect:
@@ -71,16 +76,15 @@ class Api:
             # a stream that may not begin
             await responses.of_error(error, correlation_id)(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, identity: Identity) -> Response:
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
         path = raw_path.decode("latin-1").removeprefix(PREFIX)
         if request.method == "OPTIONS":
             return Response(None, responses.NO_CONTENT, {"allow": ", ".join(methods(path))})
-        sender = Sender.of(request, (await self._dependencies.admission.admit(request)).subjects)
-        limits, subjects = self._dependencies.admission.limits, sender.subjects
+        limits, subjects = self._dependencies.admission.limits, identity.subjects
         match = find(request.method, path)
         if match.operation.events and request.method == "GET" and accepts_events(request):
-            return await self._stream(request, match, sender)
+            return await self._stream(request, match, identity)
         several = match.operation.kind == "many"
         if several and "ids" not in request.query_params:
             match, several = Match(LIST, {}), False
@@ -100,7 +104,7 @@ class Api:
         body = b"" if operation.body is None else await self._body(request)
         asked = command(match, given, query, content_type, body)
         expectation = expect(asked, self._settings)
-        with self._dependencies.audit.attempt(sender, operation.kind, asked) as attempt:
+        with self._dependencies.audit.attempt(Sender.of(request, subjects), operation.kind, asked) as attempt:
             admitted = await admit(
                 self._dependencies, subjects, operation.kind, asked, lambda: attempt.sent(wire_id(client_id))
             )
@@ -136,30 +140,32 @@ class Api:
             raise no_answer()
         return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
 
-    async def _stream(self, request: Request, match: Match, sender: Sender) -> Response:
+    async def _stream(self, request: Request, match: Match, identity: Identity) -> Response:
         check_parameters(request.query_params, match.operation.event_parameters)
         kind: Kind = "search" if match.operation.events == "search" else "messages"
-        subjects = sender.subjects
+        subjects, sender = identity.subjects, Sender.of(request, identity.subjects)
         client_id, given = self._headers(request, kind, subjects)
-        identify = partial(self._dependencies.authenticator.identify, request)
+        signed_in = partial(
+            SignedIn, self._dependencies.authenticator, self._dependencies.access, request, identity, ()
+        )
         counted = self._dependencies.admission.socket(request, subjects)
         if kind == "messages":
             asked = subscribed(match, client_id)
             with self._dependencies.audit.attempt(sender, kind, asked, "stream") as attempt:
-                events = SignalEvents(self._dependencies, match, request.query_params, identify, subjects)
+                events = SignalEvents(self._dependencies, match, request.query_params, subjects)
                 attempt.sent(client_id)
-            return EventResponse(events.frames(), client_id, counted, events.open())
+            return EventResponse(events.frames(), client_id, signed_in, counted, events.open())
         asked = command(match, given, request.query_params, "", b"")
         with self._dependencies.audit.attempt(sender, kind, asked) as attempt:
             restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)
         limit = partial(self._dependencies.admission.limits.search, subjects[0])
         exchange = self._dependencies.exchange
-        search = SearchEvents(exchange, asked, lambda: attempt.sent(wire_id(client_id)), identify, limit)
+        search = SearchEvents(exchange, asked, lambda: attempt.sent(wire_id(client_id)), limit)
         first = await search.begin(request.headers.get("last-event-id"))
         if not first.ok:
             return responses.of_reply(first, asked, client_id)
-        return EventResponse(search.frames(), client_id, counted)
+        return EventResponse(search.frames(), client_id, signed_in, counted)
 
     async def _body(self, request: Request) -> bytes:
         maximum = self._settings.max_body_bytes

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from anyio import CancelScope
 from msgspec import UNSET
 from starlette.responses import StreamingResponse
 
@@ -25,7 +26,7 @@ from ackstream.protocol.ditto.twin.things import check_id, merged, select_of_thi
 from ackstream.protocol.errors import DittoError, option_invalid
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from datetime import datetime
 
     from starlette.datastructures import QueryParams
@@ -33,15 +34,13 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from ackstream.client import Reply
+    from ackstream.gateway.access.authentication import SignedIn
     from ackstream.gateway.exchange import Dependencies, Exchange
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 10.0
 """Interval of comments on an idle stream: proxies close connections that are quiet for a minute."""
-
-IDENTIFY_SECONDS = 60.0
-"""How long a client receives events before its credentials are checked again."""
 
 TURN_SECONDS = 1.0
 HEARTBEAT = ":\n\n"
@@ -65,11 +64,17 @@ def frame(data: str, *, event: str | None = None, identity: str | None = None) -
 
 
 class EventResponse(StreamingResponse):
-    """Sends events and heartbeats while the client is connected."""
+    """Sends events and heartbeats while the client is connected, and has the right to them."""
 
-    def __init__(self, frames: AsyncIterator[str], correlation_id: str, *around: AbstractContextManager[None]) -> None:
+    def __init__(
+        self,
+        frames: AsyncIterator[str],
+        correlation_id: str,
+        signed_in: Callable[..., SignedIn],
+        *around: AbstractContextManager[None],
+    ) -> None:
         """Send ``frames``; ``around`` are entered before the response begins, and may raise ``DittoError``."""
-        self._around = around
+        self._signed_in, self._around = signed_in, around
         headers = _HEADERS | {CORRELATION_ID: sendable(correlation_id)}
         super().__init__(frames, headers=headers, media_type=EVENT_STREAM)
 
@@ -80,21 +85,20 @@ class EventResponse(StreamingResponse):
                 entered.enter_context(each)
             await super().__call__(scope, receive, send)
 
+    async def stream_response(self, send: Send) -> None:
+        """Send the response."""
+        with CancelScope() as scope, closing(self._signed_in(end=lambda _: scope.cancel())):
+            await super().stream_response(send)
+        if scope.cancelled_caught:
+            await send({"type": "http.response.body", "body": b""})
+
 
 class SignalEvents:
     """Changes of things, or messages to and from them, for one client; if it reads too slowly, it is disconnected."""
 
-    def __init__(
-        self,
-        dependencies: Dependencies,
-        match: Match,
-        query: QueryParams,
-        identify: Callable[[], Awaitable[tuple[str, ...]]],
-        subjects: tuple[str, ...],
-    ) -> None:
-        """Read the request; raises 400, 404; ``identify`` raises once the credentials are no longer valid."""
-        self._dependencies, self._match = dependencies, match
-        self._identify, self._subjects = identify, subjects
+    def __init__(self, dependencies: Dependencies, match: Match, query: QueryParams, subjects: tuple[str, ...]) -> None:
+        """Read the request; raises 400, 404."""
+        self._dependencies, self._match, self._subjects = dependencies, match, subjects
         thing_id = match.values.get("thingId")
         self._things: frozenset[str] | None = None
         if thing_id is not None:
@@ -152,15 +156,11 @@ class SignalEvents:
         """Yield events in the order of their signals."""
         # the response begins at once
         yield HEARTBEAT
-        exchange, clock = self._dependencies.exchange, asyncio.get_running_loop().time
-        identified = clock()
         while not self._ended:
             try:
-                found = await exchange.within(self._unread.take(), HEARTBEAT_SECONDS)
-                if clock() - identified >= IDENTIFY_SECONDS:
-                    self._subjects, identified = await self._identify(), clock()
+                found = await self._dependencies.exchange.within(self._unread.take(), HEARTBEAT_SECONDS)
             except DittoError:
-                # the gateway is shutting down, or a token has expired
+                # the gateway is shutting down
                 return
             text = await self._made(found) if isinstance(found, asyncio.Task) else found or HEARTBEAT
             if text is not None:
@@ -239,12 +239,10 @@ class SearchEvents:
         exchange: Exchange,
         command: Envelope,
         new_id: Callable[[], str],
-        identify: Callable[[], Awaitable[tuple[str, ...]]],
         limit: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Search; ``identify`` raises on ended credentials, ``limit`` counts a search for a block, or raises 429."""
-        self._exchange, self._command, self._new_id, self._identify = exchange, command, new_id, identify
-        self._limit = limit
+        """Search; ``limit`` counts a search for a block, or raises 429."""
+        self._exchange, self._command, self._new_id, self._limit = exchange, command, new_id, limit
         self._query: dict[str, Any] = msgspec.json.decode(command.value)  # type: ignore[arg-type]  # a search has one
         self._fields: str | None = self._query.get("fields")
         self._page: list[Any] = []
@@ -268,8 +266,6 @@ class SearchEvents:
 
     async def frames(self) -> AsyncIterator[str]:
         """Yield the things found; an error in between is the last event."""
-        clock = asyncio.get_running_loop().time
-        identified = clock()
         while True:
             for thing in self._page:
                 shown = thing if self._fields is None else json.select(thing, self._fields)
@@ -281,12 +277,6 @@ class SearchEvents:
                 *(option for option in self._query.get("options", ()) if not option.startswith("cursor")),
                 f"cursor({self._cursor})",
             ]
-            if clock() - identified >= IDENTIFY_SECONDS:
-                try:
-                    await self._identify()
-                except DittoError:
-                    return
-                identified = clock()
             following = asyncio.ensure_future(self._in_turn())
             try:
                 while not (await asyncio.wait({following}, timeout=HEARTBEAT_SECONDS))[0]:

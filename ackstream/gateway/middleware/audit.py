@@ -136,11 +136,18 @@ class Audit:
 
     def failed(self, connection: HTTPConnection, error: DittoError, user: str | None) -> None:
         """Record, or count, a failed sign-in of a user, if known; an unknown name may be a password."""
-        self._fail(SIGN_IN, connection, error, () if user is None else (f"user:{user}",))
+        self.refused(connection, error, () if user is None else (f"user:{user}",), SIGN_IN)
 
-    def refused(self, connection: HTTPConnection, error: DittoError, subjects: tuple[str, ...] = ()) -> None:
+    def refused(
+        self, connection: HTTPConnection, error: DittoError, subjects: tuple[str, ...] = (), event: str = REQUEST
+    ) -> None:
         """Record, or count, a request refused unread: for its names, a label, or a limit; its sender may be unknown."""
-        self._fail(REQUEST, connection, error, subjects)
+        sender = Sender.of(connection, subjects)
+        with self._lock:
+            recorded = self._failures.take(event, sender.address, self._clock())
+        if recorded:
+            path = connection.scope["path"]
+            self.write(event, sender, allowed=False, command=path, status=error.status, reason=error.message)
 
     @contextmanager
     def refusals(self, connection: HTTPConnection, subjects: tuple[str, ...] = ()) -> Iterator[None]:
@@ -150,14 +157,6 @@ class Audit:
         except DittoError as error:
             self.refused(connection, error, subjects)
             raise
-
-    def _fail(self, event: str, connection: HTTPConnection, error: DittoError, subjects: tuple[str, ...]) -> None:
-        sender = Sender.of(connection, subjects)
-        with self._lock:
-            recorded = self._failures.take(event, sender.address, self._clock())
-        if recorded:
-            path = connection.scope["path"]
-            self.write(event, sender, allowed=False, command=path, status=error.status, reason=error.message)
 
     def turn(self, *, closing: bool = False) -> None:
         """Record the failures that were counted; to be called from time to time, in any thread."""

@@ -37,7 +37,6 @@ TRACED = 100
 FILES = {"index.html": "text/html", "style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 HEADERS = {
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }
 
@@ -162,7 +161,6 @@ VIEWER_HEADERS = {
     # the viewer has its icons in its style sheet
     "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
     # the browser asks each time whether it has changed
     "cache-control": "private, no-cache",
 }

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from ackstream.gateway.access.authentication import SignedIn, in_loop
-from ackstream.gateway.errors import body_too_large, error_message, internal_error, label_not_allowed, unavailable
+from ackstream.gateway.access.authentication import SignedIn, check_labels, in_loop
+from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
 from ackstream.gateway.http import responses
 from ackstream.gateway.http.translation import check_parameters, new_id, read_request_headers
 from ackstream.gateway.middleware.commands import AdmissionOrder, admit
@@ -31,11 +31,10 @@ from ackstream.protocol.ditto.twin.subscriptions import Drop, SubscriberState, d
 from ackstream.protocol.errors import DittoError, label_not_unique
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from ackstream.gateway.exchange import Dependencies
-    from ackstream.gateway.middleware.admission import Identity
     from ackstream.gateway.middleware.audit import Attempt
     from ackstream.gateway.websocket.incoming import Control
     from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream, Subscription
@@ -56,15 +55,17 @@ class SocketSession:
     """One client during its connection."""
 
     def __init__(
-        self, websocket: WebSocket, dependencies: Dependencies, identity: Identity, given: dict[str, Any]
+        self,
+        websocket: WebSocket,
+        dependencies: Dependencies,
+        signed_in: Callable[..., SignedIn],
+        given: dict[str, Any],
     ) -> None:
         """Serve an accepted socket; ``given`` are headers of the connection, those of messages take precedence."""
         self._websocket = websocket
         self._dependencies = dependencies
         self._streaming = dependencies.streaming
         self._given = given
-        if dependencies.authenticator.required:
-            self._given[ORIGINATOR] = identity.subjects[0]
         self._subscriber = SubscriberState(frozenset(), {})
         self._answering = Answering(dependencies.access, dependencies.settings.correlate)
         self._issued = RecentIds(STREAM_SECONDS)
@@ -76,10 +77,12 @@ class SocketSession:
         self._room = asyncio.Semaphore(MAX_OPEN)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
-        self._client = SignedIn(dependencies.authenticator, websocket, identity, partial(self._finish, _NORMAL))
+        self._client = signed_in(end=partial(self._finish, _NORMAL))
+        if dependencies.authenticator.required:
+            self._given[ORIGINATOR] = self._client.subjects[0]
 
     async def run(self, labels: frozenset[str]) -> None:
-        """Declare the labels, and serve until the client disconnects, loses them or is too slow."""
+        """Declare the labels, and serve until the client disconnects, loses a right or is too slow."""
         code, reason, streaming = _NORMAL, "", self._streaming
         declared = streaming.declarer.declare(labels, lost=in_loop(self._lost)) if labels else None
         try:
@@ -312,15 +315,14 @@ def socket_route(dependencies: Dependencies) -> WebSocketRoute:
                 given = read_request_headers(websocket, dependencies.settings.gateway.proxy)
                 labels = frozenset(map(parse_declared, given.get(DECLARED_ACKS, ())))
                 with audit.refusals(websocket, identity.subjects):
-                    for label in sorted(labels):
-                        if not access.may_declare(identity.subjects, label):
-                            raise label_not_allowed(label)
+                    check_labels(access, identity.subjects, labels)
                 opened.enter_context(dependencies.admission.socket(websocket, identity.subjects))
             except DittoError as error:
                 await websocket.send_denial_response(responses.of_error(error))
                 return
             audit.opened(websocket, identity.subjects)
             await websocket.accept()
-            await SocketSession(websocket, dependencies, identity, given).run(labels)
+            signed_in = partial(SignedIn, dependencies.authenticator, access, websocket, identity, labels)
+            await SocketSession(websocket, dependencies, signed_in, given).run(labels)
 
     return WebSocketRoute("/ws/2", endpoint)

@@ -154,11 +154,14 @@ def test_head_is_get_without_its_body(path: str) -> None:
     assert without_id[0] == without_id[1]
 
 
-def test_options_are_the_methods_of_a_resource_without_authentication() -> None:
+def test_options_are_the_methods_of_a_resource_for_those_who_may_ask() -> None:
     web = Web(users=USERS, access=ACCESS)
-    assert web("OPTIONS", THING).headers["allow"] == "GET, PUT, PATCH, DELETE, HEAD, OPTIONS"
-    assert web("OPTIONS", f"{THING}/inbox/claim").headers["allow"] == "POST, OPTIONS"
-    assert web("OPTIONS", "/nothing").status_code == 404
+    assert web("OPTIONS", THING, **as_("ada")).headers["allow"] == "GET, PUT, PATCH, DELETE, HEAD, OPTIONS"
+    assert web("OPTIONS", f"{THING}/inbox/claim", **as_("ada")).headers["allow"] == "POST, OPTIONS"
+    assert web("OPTIONS", "/nothing", **as_("ada")).status_code == 404
+    for path in (THING, "/nothing"):
+        assert web("OPTIONS", path).status_code == 401
+    assert [row.event for row in web.rows] == ["sign-in", "sign-in"]
 
 
 def test_the_sender_is_known_by_the_subjects_of_its_credentials() -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from starlette.datastructures import QueryParams
+from starlette.requests import Request
 
 from ackstream.gateway import streaming
-from ackstream.gateway.access.authentication import Authenticator, access_of
-from ackstream.gateway.errors import authentication_failed
+from ackstream.gateway.access.authentication import Authenticator, SignedIn, access_of
 from ackstream.gateway.exchange import Dependencies
 from ackstream.gateway.http import event_streams
-from ackstream.gateway.http.event_streams import SearchEvents, SignalEvents, frame
+from ackstream.gateway.http.event_streams import EventResponse, SearchEvents, SignalEvents, frame
 from ackstream.gateway.http.operations import find
 from ackstream.gateway.middleware.admission import SEARCHES, Limits
 from ackstream.protocol.ditto.correlation_ids import shown_id
@@ -27,11 +29,13 @@ from ackstream.protocol.errors import DittoError, thing_not_found
 from ackstream.settings import Gateway, Settings
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Exchange, Web, response
-from tests.gateway.websocket.test_session import NOW, Hub
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.gateway.test_server import serving
+from tests.gateway.websocket.test_session import NOW, ROBOTS, SECRET, Hub, token
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 THING = "/things/org.acme:lamp"
 CHANGED = "org.acme/lamp/things/twin/events/modified"
@@ -49,14 +53,8 @@ class Stream:
         parts: Any = (
             settings, authenticator, access_of(settings.gateway, authenticator), self.exchange, None, self.hub
         )  # fmt: skip
-        self._dependencies, self._subjects = Dependencies(*parts), subjects
+        self.dependencies, self._subjects = Dependencies(*parts), subjects
         self._path, _, self._query = path.partition("?")
-        self.expired = False
-
-    async def _identify(self) -> tuple[str, ...]:
-        if self.expired:
-            raise authentication_failed("The token has expired.", ())
-        return self._subjects
 
     def after(self, *signals: tuple[str, str, Any]) -> list[Any]:
         """Return the events (lines of each) that signals lead to: topic, path and value."""
@@ -64,9 +62,7 @@ class Stream:
 
     def events(self) -> SignalEvents:
         """Return what a client of the path receives."""
-        return SignalEvents(
-            self._dependencies, find("GET", self._path), QueryParams(self._query), self._identify, self._subjects
-        )
+        return SignalEvents(self.dependencies, find("GET", self._path), QueryParams(self._query), self._subjects)
 
     def run(self, act: Callable[[SignalEvents], Any]) -> list[Any]:
         async def go() -> list[str]:
@@ -194,12 +190,40 @@ def test_only_what_may_be_read_is_sent() -> None:
         assert caught.value.error == "things:thing.notfound"
 
 
-def test_a_stream_ends_once_its_credentials_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_streams, "IDENTIFY_SECONDS", 0.0)
-    stream = Stream("/things")
-    assert len(stream.after(LAMP_ON, MOVED)) == 2
-    stream.expired = True
-    assert stream.after(LAMP_ON, MOVED) == []
+def test_a_stream_ends_when_its_user_is_removed() -> None:
+    async def go() -> None:
+        stream = Stream("/things", ("user:ada",), users=USERS, access=ACCESS)
+        request = Request({"type": "http", "headers": [(b"authorization", b"Basic " + base64.b64encode(b"ada:ada's"))]})
+        authenticator, sent = stream.dependencies.authenticator, asyncio.Queue[Any]()
+        identity = await authenticator.admit(request)
+        events = stream.events()
+        signed_in = partial(SignedIn, authenticator, stream.dependencies.access, request, identity, ())
+        answer = EventResponse(events.frames(), "c-1", signed_in, events.open())
+        task = asyncio.create_task(answer({"type": "http", "asgi": {"spec_version": "2.4"}}, sent.get, sent.put))
+        assert [(await sent.get())["type"] for _ in range(2)] == ["http.response.start", "http.response.body"]
+        authenticator.replace_users({})
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
+        while not sent.empty():
+            last = await sent.get()
+        assert last == {"type": "http.response.body", "body": b""}
+        assert (stream.hub.listeners, authenticator._changed) == (0, set())
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("path", ["/api/2/things", "/api/2/search/things"])
+def test_a_stream_ends_with_its_token(tmp_path: Path, path: str) -> None:
+    key = tmp_path / "key"
+    key.write_text(SECRET, "utf-8")
+    issuer = {"issuer": "me", "audience": ["ackstream"], "algorithms": ["HS256"], "key_file": str(key)}
+    headers = {**EVENTS["headers"], "authorization": f"Bearer {token(2)}"}
+    # a search without an end
+    page = response(200, {"items": [{"thingId": "a:1"}], "cursor": "1"})
+    with serving(page, issuers=[issuer], access=ROBOTS) as running:
+        with httpx.stream("GET", f"{running.url}{path}", headers=headers, timeout=PATIENCE_SECONDS) as got:
+            # the second comment on an idle stream would come after ten seconds
+            assert "".join(got.iter_text()).count(event_streams.HEARTBEAT) == (path == "/api/2/things")
+        eventually(lambda: running.hub.listeners == 0, "the end of the subscription")
 
 
 def test_a_client_that_does_not_read_is_cut_off_and_nothing_is_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,24 +354,10 @@ def test_a_restricted_search_continues_behind_a_thing_within_what_its_sender_may
     assert (wanted["after"], wanted["only"]) == ("boss:ceo", ["org.acme:door"])
 
 
-def search_events(exchange: Any, identify: Callable[[], Any], limit: Callable[[], Any] = nullcontext) -> SearchEvents:
+def search_events(exchange: Any, limit: Callable[[], Any] = nullcontext) -> SearchEvents:
     asked = Envelope(TopicPath.parse("_/_/things/twin/commands/retrieve"), {}, "/search/things", raw({}))
     numbers = map(str, range(100))
-    return SearchEvents(exchange, asked, lambda: next(numbers), identify, limit)
-
-
-def test_a_search_ends_once_its_credentials_have_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_streams, "IDENTIFY_SECONDS", 0.0)
-
-    async def expired() -> tuple[str, ...]:
-        raise authentication_failed("The token has expired.", ())
-
-    async def go() -> list[str]:
-        search = search_events(Exchange(pages(["a:1"], ["a:2"])), expired)
-        await search.begin(None)
-        return [text async for text in search.frames()]
-
-    assert [text.split("\n")[0] for text in asyncio.run(go())] == ["id: a:1"]
+    return SearchEvents(exchange, asked, lambda: next(numbers), limit)
 
 
 def test_comments_are_sent_while_a_page_is_queried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,11 +368,8 @@ def test_comments_are_sent_while_a_page_is_queried(monkeypatch: pytest.MonkeyPat
             await asyncio.sleep(0.05 * len(self.sent))
             return await super().ask(command)
 
-    async def valid() -> tuple[str, ...]:
-        return ("anonymous",)
-
     async def go() -> list[str]:
-        search = search_events(Slow(pages(["a:1"], ["a:2"])), valid)
+        search = search_events(Slow(pages(["a:1"], ["a:2"])))
         await search.begin(None)
         return [text async for text in search.frames()]
 
@@ -384,11 +391,8 @@ def test_the_pages_of_many_streams_are_searches_of_their_subject(monkeypatch: py
             at_once -= 1
             return await super().ask(command)
 
-    async def valid() -> tuple[str, ...]:
-        return ("anonymous",)
-
     async def one() -> list[str]:
-        found = search_events(Counted(pages(["a:1"], ["a:2"])), valid, partial(limits.search, "user:a"))
+        found = search_events(Counted(pages(["a:1"], ["a:2"])), partial(limits.search, "user:a"))
         found._page, found._cursor = [{"thingId": "a:0"}], "1"
         return [text async for text in found.frames()]
 

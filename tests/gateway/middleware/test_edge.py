@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from pydantic import ValidationError
+from starlette.requests import HTTPConnection
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.middleware import edge
@@ -241,6 +242,14 @@ def test_whom_the_proxy_names_is_the_subject(address: str) -> None:
     assert client.sent.headers["ditto-originator"] == "proxy:ada"
     # not a header of a client, which would reach devices
     assert "x-remote-user" not in client.sent.headers
+
+
+def test_a_session_by_the_word_of_a_proxy_ends_after_an_hour() -> None:
+    connection = HTTPConnection({"type": "websocket", "headers": [], edge._FOUND: [(b"ada",), ()]})
+    found = asyncio.run(Proxied().dependencies.authenticator.admit(connection))
+    assert found.subjects == ("proxy:ada",)
+    assert found.expires is not None
+    assert 3_590 < found.expires - time.time() <= 3_600
 
 
 @pytest.mark.parametrize("address", ["10.0.0.8", "127.0.0.1", "11.1.0.1", "::1", "testclient", ""])

@@ -31,6 +31,7 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.subscriptions import publication
 from ackstream.protocol.errors import DittoError, condition_failed, label_not_unique, thing_not_found
 from ackstream.settings import Gateway, Settings
+from ackstream.settings.access import AccessRule
 from tests.gateway.parts import Exchange, failure, response
 from tests.gateway.sockets import Closed, connected
 from tests.prose import each
@@ -555,6 +556,32 @@ def test_a_session_ends_when_its_user_changes_and_not_when_another_does():
             client.get()
     assert (caught.value.code, caught.value.reason) == (1000, "The user has changed: sign in again.")
     assert not here.authenticator._changed
+
+
+def test_a_session_ends_when_one_of_its_labels_is_withdrawn():
+    here = reader()
+    with here.client("declared-acks=my-ack,my-other", **ANN) as client:
+        here.dependencies.access.replace([AccessRule(**READER | {"labels": ["my-ack"]}).rule])
+        here.authenticator.replace_users(here.authenticator._passwords._users)
+        with pytest.raises(Closed) as caught:
+            client.get()
+    assert (caught.value.code, caught.value.reason) == (
+        1000,
+        "The label <my-other> may not be declared by this client.",
+    )
+    assert not here.hub.declarer.taken
+
+
+def test_a_token_without_the_role_that_a_label_needs_ends_the_session(tmp_path: Path):
+    access = ({"roles": ["jwt:fleet"], "grant": ["READ"], "labels": ["my-ack"]},)
+    here = robots(tmp_path, access)
+    with here.client("declared-acks=my-ack", authorization=f"Bearer {token(60, roles=['fleet'])}") as client:
+        client.write(f"JWT-TOKEN?jwtToken={token(60, roles=['fleet', 'other'])}")
+        client.subscribe("START-SEND-EVENTS")
+        client.write(f"JWT-TOKEN?jwtToken={token(60)}")
+        with pytest.raises(Closed) as caught:
+            client.get()
+    assert caught.value.reason.startswith("The label <my-ack>")
 
 
 def test_a_user_who_is_removed_during_the_handshake_has_no_session(monkeypatch: pytest.MonkeyPatch):
