@@ -173,6 +173,9 @@ class Server(uvicorn.Server):
             HEALTH.beat(edge.EVENT_LOOP, time.monotonic())
             if self._certificates is not None:
                 self._certificates.renew()
+                for connection in list(self.server_state.connections):
+                    if self._certificates.ended(connection.transport):
+                        connection.transport.abort()
             found = self._stalls.find(self.server_state.connections, time.monotonic())
             if found:
                 log.warning(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import ssl
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
+from time import time
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -25,7 +27,6 @@ from ackstream.settings.access import file_state
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
-    import ssl
     from asyncio import BaseTransport
     from collections.abc import Callable, Iterable
 
@@ -44,20 +45,23 @@ MAX_CHARACTERS = 256
 
 
 class Certificates:
-    """The certificates of new connections; open connections keep theirs."""
+    """The certificates of new connections. Open ones keep theirs while those of their clients are valid."""
 
     def __init__(self, tls: GatewayTls) -> None:
         """Read the files; ``SettingsError``: one of them is missing or unfit."""
         self._tls = tls
         self._stamps = [*map(file_state, tls.files)]
+        self._authorities = b""
+        # that have the present authorities of clients; the last one is for new connections
+        self._contexts: list[ssl.SSLContext] = []
         try:
-            self._context = tls.context()
-        except ValueError as error:
+            self._read()
+        except (OSError, ValueError) as error:
             raise SettingsError(f"The setting gateway.tls cannot be used: {error}.") from None
 
     def context(self) -> ssl.SSLContext:
         """Return the context of the moment."""
-        return self._context
+        return self._contexts[-1]
 
     def renew(self) -> None:
         """Read the files again if they have changed; an unfit one is logged as a warning and changes nothing."""
@@ -67,11 +71,29 @@ class Certificates:
         # a file that is still being written changes again
         self._stamps = stamps
         try:
-            self._context = self._tls.context()
-        except ValueError as error:
+            self._read()
+        except (OSError, ValueError) as error:
             log.warning("Reloading certificates failed, keeping the current ones: %s.", error)
         else:
             log.info("The gateway has read its certificates again.")
+
+    def ended(self, transport: asyncio.BaseTransport) -> bool:
+        """Return whether the certificate of a client has expired, or the authorities of clients have changed since."""
+        shown = transport.get_extra_info("peercert")
+        return bool(shown) and (
+            transport.get_extra_info("sslcontext") not in self._contexts or _seconds(shown["notAfter"]) <= time()
+        )
+
+    def _read(self) -> None:
+        # before the context: a change in between is seen at the next look
+        authorities = b"" if self._tls.client_ca is None else self._tls.client_ca.read_bytes()
+        context = self._tls.context()
+        if authorities != self._authorities:
+            self._authorities, self._contexts = authorities, []
+        self._contexts.append(context)
+
+
+_seconds = lru_cache(maxsize=1024)(ssl.cert_time_to_seconds)
 
 
 def certified_name(connection: HTTPConnection) -> str | None:

@@ -29,6 +29,7 @@ from tests.harness.certificates import Authority
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 # -- how many ----------------------------------------------------------------------------------------------------------
@@ -264,6 +265,63 @@ def test_a_client_is_who_its_certificate_says(authority: Authority, rules: Any, 
             socket_.send("START-SEND-EVENTS")
             assert socket_.recv() == "START-SEND-EVENTS:ACK"
         eventually(lambda: running.gateway.doors.open == 0, "the end of the connections")
+
+
+def certified(running: Any, own: ssl.SSLContext, stack: ExitStack) -> Callable[[], bool]:
+    """Open a connection of each kind, and return a function that waits for the ends of all by the gateway."""
+    client = stack.enter_context(httpx.Client(verify=own, base_url=f"https://localhost:{running.port}"))
+    assert client.put(f"{THING}/attributes/x", json=1).status_code == 204
+    events = stack.enter_context(client.stream("GET", THING, headers={"accept": "text/event-stream"}))
+    assert client.put(f"{THING}/attributes/x", json=1).status_code == 204
+    socket_ = stack.enter_context(connect(f"wss://localhost:{running.port}/ws/2", ssl=own))
+    # two of HTTP, of which one is idle, and a WebSocket
+    eventually(lambda: running.gateway.doors.open == 3, "the connections")
+
+    def ended() -> bool:
+        with pytest.raises(httpx.TransportError):
+            events.read()
+        with pytest.raises(ConnectionClosed):
+            socket_.recv(PATIENCE_SECONDS)
+        eventually(lambda: running.gateway.doors.open == 0, "the end of the connections")
+        return True
+
+    return ended
+
+
+def test_connections_end_with_the_authority_of_their_certificates(
+    authority: Authority, rules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KEEP_SECONDS", 60)
+    monkeypatch.setattr(server, "HEADER_SECONDS", 60.0)
+    trusted = tmp_path / "clients.pem"
+    trusted.write_bytes(authority.ca.read_bytes())
+    own = trusting(authority, *authority.issue_pair("lamp"))
+    with serving(**settings(authority, client_ca=trusted), **rules) as running, ExitStack() as stack:
+        ended = certified(running, own, stack)
+        # a new certificate of the gateway ends no connection
+        before = shown(running, own)
+        authority.issue_pair("gateway")
+        trusted.write_bytes(authority.ca.read_bytes())
+        eventually(lambda: shown(running, own) != before, "the new certificate")
+        eventually(lambda: running.gateway.doors.open == 3, "the connections")
+        (elsewhere := tmp_path / "elsewhere").mkdir()
+        trusted.write_bytes(Authority(elsewhere).ca.read_bytes())
+        assert ended()
+        with pytest.raises((httpx.TransportError, OSError)):
+            httpx.get(f"https://localhost:{running.port}{THING}", verify=own)
+
+
+def test_connections_end_with_their_certificates(
+    authority: Authority, rules: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KEEP_SECONDS", 60)
+    monkeypatch.setattr(server, "HEADER_SECONDS", 60.0)
+    own = trusting(authority, *authority.issue_pair("lamp"))
+    with serving(**settings(authority, client_ca=authority.ca), **rules) as running, ExitStack() as stack:
+        ended = certified(running, own, stack)
+        late = time.time() + 2 * 86_400
+        monkeypatch.setattr(connections, "time", lambda: late)
+        assert ended()
 
 
 def test_a_certificate_does_not_stand_in_for_a_wrong_password(authority: Authority, rules: Any) -> None:
