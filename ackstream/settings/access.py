@@ -1,7 +1,7 @@
 """The clients of the gateway and their rights: users, issuers of tokens, a proxy, access rules.
 
 Files with them are read again when they change, without a restart. A file that cannot be used is refused, and the
-earlier content stays in force. A file is read once it has not changed for a second, so that no half of it is used.
+earlier content stays in force. A file is read once it has not changed for half a second, so that no half of it is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 
 ROLE = "role:"
 """The beginning of a role among subjects: ``role:PREFIX:NAME``. No issuer, user or proxy can give such a subject."""
@@ -179,7 +179,7 @@ class WatchedFile:
 
 
 class FileWatch(AbstractContextManager["FileWatch"]):
-    """Looks at files once a second, in a thread, for the time of the block."""
+    """Looks at files twice a second, in a thread, for the time of the block."""
 
     def __init__(
         self, files: Iterable[WatchedFile], report: Callable[[str, str | None], None] = lambda *_: None

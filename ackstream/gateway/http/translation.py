@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 OTHER_HEADER_PARAMETERS = (DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
 """Parameters of Ditto that stand for headers, and are refused."""
 
+_LISTS = ("ids", "fields", "filter", "namespaces", "option", "extraFields")
+
 _JSON_TYPES = (
     envelopes.JSON_CONTENT_TYPE,
     envelopes.PROTOCOL_CONTENT_TYPE,
@@ -90,8 +92,10 @@ def read_request_headers(connection: HTTPConnection, proxy: Proxy) -> dict[str, 
 
 
 def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: bool = True) -> None:
-    """Reject unknown parameters, since a misspelt one would change the request; those for ``headers`` are known."""
+    """Reject unknown parameters, which would change the request if misspelt, and two of one that is no list."""
     for name in given:
+        if name not in _LISTS and len(given.getlist(name)) > 1:
+            raise errors.parameter_invalid(name, "is given more than once")
         if name not in known and not (
             headers and (name in operations.HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)
         ):

@@ -198,9 +198,11 @@ def is_in(host: str, networks: Iterable[ipaddress.IPv4Network | ipaddress.IPv6Ne
 
 @lru_cache(maxsize=1024)
 def network(host: str) -> str | None:
-    """Return an IPv4 address or the network of an IPv6 one; ``None`` for this machine and for other texts."""
+    """Return an IPv4 address, the network of an IPv6 one, or another text as it is; ``None`` for this machine."""
     address = ip_address(host)
-    if address is None or address.is_loopback:
+    if address is None:
+        return host or None
+    if address.is_loopback:
         return None
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((int(address), _PREFIX), strict=False))

@@ -25,7 +25,7 @@ from starlette.routing import Route
 from starlette.websockets import WebSocket
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from ackstream.gateway.errors import authentication_failed, foreign_host, foreign_origin
+from ackstream.gateway.errors import authentication_failed, foreign_host, foreign_origin, foreign_site
 from ackstream.gateway.http import responses
 from ackstream.gateway.middleware.admission import ip_address, is_in
 from ackstream.gateway.page.live import KAFKA
@@ -162,6 +162,9 @@ def _text(values: tuple[bytes, ...]) -> str:
 
 _METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "PATCH", "POST", "DELETE")
 _PORTS = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443"}
+_PAGES = ("/", "/doc")
+"""Pages that a link of another site may open."""
+
 _HEADERS = (
     # content of a device or subscriber is no page of this gateway: it has no origin, runs nothing, loads nothing
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; sandbox"),
@@ -232,9 +235,11 @@ class OriginCheck:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._known(host):
             return foreign_host(host)
-        if origin is None or origin in self._allowed or _is_own(origin, host, scope["scheme"]):
-            return None
-        return foreign_origin(origin)
+        if origin is None:
+            # images, scripts and links have none; browsers add their credentials all the same
+            foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"] not in _PAGES
+            return foreign_site() if foreign else None
+        return None if origin in self._allowed or _is_own(origin, host, scope["scheme"]) else foreign_origin(origin)
 
     def _is_known(self, host: str) -> bool:
         """Return whether the value of a header Host is one of the gateway; browsers always send one."""

@@ -260,9 +260,18 @@ const MESSAGE = "#?message=";
 const TRACE = "#?trace=";
 const SEARCHES = [["message", MESSAGE, "message"], ["trace-id", TRACE, "trace"], ["correlation-id", "#", "correlation-id"]];
 
+// an address that was typed may not be encoded
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function follow() {
   const [by, start, field] = SEARCHES.find(([, start]) => location.hash.startsWith(start)) ?? SEARCHES[2];
-  const name = decodeURIComponent(location.hash.slice(start.length));
+  const name = decoded(location.hash.slice(start.length));
   byId("story").hidden = !name;
   if (!name) return;
   for (const [, , other] of SEARCHES) byId(other).value = other === field ? name : "";
@@ -285,5 +294,5 @@ search("trace-search", "trace", TRACE);
 byId("filter").addEventListener("input", showFailures);
 addEventListener("hashchange", follow);
 document.addEventListener("visibilitychange", refresh);
-follow();
 refresh();
+follow();

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
+from ackstream.gateway.http.translation import check_parameters
 from ackstream.gateway.page.stories import Story, Trace
 from ackstream.lake import questions
 
@@ -102,6 +103,7 @@ async def _sender(dependencies: Dependencies, request: Request) -> tuple[str, ..
 
 
 def _parameter(request: Request, name: str) -> str:
+    check_parameters(request.query_params, (name,), headers=False)
     found = request.query_params.get(name)
     if not found:
         raise parameter_invalid(name, "is missing")

@@ -267,6 +267,26 @@ def test_query_parameters_stand_for_headers() -> None:
     assert {name: web.sent.headers.get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        (f"{THING}?timeout=1s&timeout=2s", 400),
+        (f"{THING}?channel=twin&channel=twin", 400),
+        (f"{THING}?fields=thingId&fields=attributes", 204),
+        ("/search/things?filter=exists(attributes)&filter=exists(features)&option=size(5)&option=size(6)", 204),
+    ],
+)
+def test_a_parameter_that_comes_twice_is_refused_unless_it_is_a_list(path: str, status: int) -> None:
+    answer = Web()("GET", path)
+    assert answer.status_code == status
+    if status == 400:
+        assert answer.json()["error"] == "gateway:parameter.invalid"
+
+
+def test_the_namespace_of_a_new_thing_comes_once() -> None:
+    assert Web()("POST", "/things?namespace=org.a&namespace=org.b", json={}).status_code == 400
+
+
 @each("header_validation", "query-and-header-")
 def test_prose_header_and_parameter(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     answer = Web()("PUT", f"{THING}/attributes/a", json=1, params=given_["query"], headers=given_["headers"])

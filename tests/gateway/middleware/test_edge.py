@@ -65,6 +65,38 @@ def test_a_page_is_served_at_its_own_origin_and_those_of_the_settings(
         assert answer.json()["error"] == "gateway:origin.notallowed"
 
 
+@pytest.mark.parametrize(
+    ("path", "site", "status"),
+    [
+        (f"{THING}?channel=live", "cross-site", 403),
+        ("/search/things", "same-site", 403),
+        ("//live.json", "cross-site", 403),
+        ("//story.json?correlation-id=a", "cross-site", 403),
+        ("//page/live.js", "cross-site", 403),
+        # a link leads there, which shows nothing to the other site
+        ("//", "cross-site", 200),
+        ("//doc", "cross-site", 200),
+        (THING, "same-origin", 200),
+        (THING, "none", 200),
+        (THING, None, 200),
+    ],
+)
+def test_an_image_or_link_of_another_site_reads_nothing_and_reaches_no_device(
+    path: str, site: str | None, status: int
+) -> None:
+    web = Web(response(200, {"items": []}))
+    answer = web("GET", path, headers={} if site is None else {"sec-fetch-site": site})
+    assert answer.status_code == status
+    if status == 403:
+        assert (answer.json()["error"], web.exchange.sent) == ("gateway:origin.notallowed", [])
+        assert [row.status for row in web.rows] == [403]
+
+
+def test_a_request_that_names_an_allowed_origin_may_come_from_another_site() -> None:
+    web = Web(allowed_origins=[APP])
+    assert web("GET", THING, **from_(APP, **{"sec-fetch-site": "cross-site"})).status_code == 204
+
+
 def test_with_tls_a_page_that_came_without_is_another_site() -> None:
     secured = "https://localhost:8443"
     web = Web()

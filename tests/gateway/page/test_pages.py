@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from ackstream.gateway.page import pages
 from ackstream.gateway.page.live import FailureEntry, LabelTally, View
 from ackstream.gateway.page.pages import FILES, TRACED
 from ackstream.gateway.page.stories import Happening, Story, Trace, TracedRequest
@@ -19,6 +23,7 @@ from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web
+from tests.harness.waiting import PATIENCE_SECONDS
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 NOTE = "The tables cannot be read: s3a://plant/lake is away."
@@ -115,6 +120,40 @@ def test_a_story_is_found_by_its_correlation_id() -> None:
         {"at": 5, "event": "request", "id": "r", "detail": "twin", "thing_id": "org.acme:lamp", "content": {"a": 1}}
     ]
     assert web()("GET", "//story.json").json()["error"] == "gateway:parameter.invalid"
+
+
+def test_the_page_asks_for_one_thing_at_a_time() -> None:
+    for query in ("correlation-id=door&correlation-id=lamp", "correlation-id=", "other=lamp"):
+        assert web()("GET", f"//story.json?{query}").json()["error"] == "gateway:parameter.invalid"
+
+
+_LIVE = """
+const vm = require("vm");
+const none = () => {};
+const inner = (all, name) => name === "value" ? "" : name === Symbol.toPrimitive ? () => "" : element();
+const element = () => new Proxy(none, { get: inner, apply: none, set: () => true });
+let asked = 0, shown = "";
+const keep = (id) => (all, name, value) => { if (id === "story-id") shown = value; return true; };
+const byId = (id) => new Proxy(none, { get: inner, set: keep(id) });
+vm.runInNewContext(require("fs").readFileSync(process.argv[1], "utf8"), {
+  document: { getElementById: byId, createElement: element, createElementNS: element, addEventListener: none },
+  location: { hash: process.argv[2], origin: "http://localhost:8080" }, addEventListener: none, setTimeout: none,
+  clearTimeout: none, encodeURIComponent, decodeURIComponent, fetch: async () => { asked++; return { ok: false }; },
+});
+console.log(`${asked} ${shown}`);
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node.js runs the script")
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [("", "1"), ("#abc", "2 abc"), ("#100%25", "2 100%"), ("#100%", "2 100%"), ("#?message=a%zz", "2 a%zz")],
+)
+def test_the_page_shows_its_figures_whatever_its_address_names(address: str, found: str) -> None:
+    script = Path(pages.__file__).with_name("live.js")
+    given = ["node", "-e", _LIVE, str(script), address]
+    done = subprocess.run(given, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert (done.stdout.strip(), done.stderr) == (found, "")
 
 
 @pytest.mark.parametrize(
