@@ -30,7 +30,7 @@ from ackstream.gateway.http.api import REQUEST_SECONDS, Api
 from ackstream.gateway.http.operations import PREFIX
 from ackstream.gateway.http.responses import on_error
 from ackstream.gateway.middleware import connections, edge
-from ackstream.gateway.page.pages import documentation_routes, page_routes
+from ackstream.gateway.page.pages import page_routes
 from ackstream.gateway.websocket.session import socket_route
 from ackstream.observe.endpoint import HEALTH
 from ackstream.protocol.errors import DittoError
@@ -89,7 +89,6 @@ def application(dependencies: Dependencies) -> ASGIApp:
             socket_route(dependencies),
             Mount(PREFIX, app=Api(dependencies)),
             *page_routes(dependencies),
-            *documentation_routes(dependencies),
             *edge.probe_routes(),
         ],
         exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from ackstream.gateway.http.operations import Match
     from ackstream.settings.access import Proxy
 
-OTHER_HEADER_PARAMETERS = (DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
-"""Parameters of Ditto that stand for headers, and are refused."""
+_REFUSED = (DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
+_FOR_HEADERS = (*operations.HEADER_PARAMETERS, *_REFUSED)
+"""Parameters of Ditto that stand for headers; the last ones are refused as those headers are."""
 
 _LISTS = ("ids", "fields", "filter", "namespaces", "option", "extraFields")
 
@@ -83,8 +84,7 @@ def read_request_headers(connection: HTTPConnection, proxy: Proxy) -> dict[str, 
             given[name] = value
     taken = external_in(given)
     query = connection.query_params
-    names = (*operations.HEADER_PARAMETERS, *OTHER_HEADER_PARAMETERS)
-    parameters = external_in({name: query[name] for name in names if name in query})
+    parameters = external_in({name: query[name] for name in _FOR_HEADERS if name in query})
     for name, value in parameters.items():
         if taken.setdefault(name, value) != value:
             raise errors.divergent_header(name)
@@ -96,9 +96,7 @@ def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: boo
     for name in given:
         if name not in _LISTS and len(given.getlist(name)) > 1:
             raise errors.parameter_invalid(name, "is given more than once")
-        if name not in known and not (
-            headers and (name in operations.HEADER_PARAMETERS or name in OTHER_HEADER_PARAMETERS)
-        ):
+        if name not in known and not (headers and name in _FOR_HEADERS):
             own = f"it has {', '.join(known)}" if known else "it has none"
             raise errors.parameter_invalid(
                 name, f"is not a parameter of this resource: {own}{', besides headers' if headers else ''}"

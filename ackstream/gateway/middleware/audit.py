@@ -13,7 +13,6 @@ import secrets
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -204,35 +203,26 @@ def _divided(subjects: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     return own[0] if own else None, tuple(roles)
 
 
-@dataclass
-class _Failures:
-    since: float
-    recorded: int = 0
-    counted: int = 0
-
-
 class FailureCounts:
     """Which failures are recorded one by one, and how many others there were; times are seconds."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, str | None], _Failures] = {}
+        # since when, and how many
+        self._of: dict[tuple[str, str | None], tuple[float, int]] = {}
 
     def take(self, event: str, address: str | None, now: float) -> bool:
         """Return whether to record one; else it is counted."""
         if (event, address) not in self._of and len(self._of) >= ADDRESSES:
             address = None
-        found = self._of.setdefault((event, address), _Failures(now))
-        if found.recorded < FREE:
-            found.recorded += 1
-            return True
-        found.counted += 1
-        return False
+        since, count = self._of.get((event, address), (now, 0))
+        self._of[event, address] = since, count + 1
+        return count < FREE
 
     def due(self, now: float, *, everything: bool = False) -> list[tuple[str, str | None, int]]:
         """Return events and addresses whose time is over, and how many were counted, if any; they begin anew."""
-        over = [key for key, found in self._of.items() if everything or now - found.since >= WINDOW_SECONDS]
-        ended = [(*key, self._of.pop(key).counted) for key in over]
-        return [(event, address, count) for event, address, count in ended if count]
+        over = [key for key, (since, _) in self._of.items() if everything or now - since >= WINDOW_SECONDS]
+        ended = [(*key, self._of.pop(key)[1] - FREE) for key in over]
+        return [(event, address, count) for event, address, count in ended if count > 0]
 
 
 TOPIC = "audit"

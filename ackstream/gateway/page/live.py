@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from kafka.errors import KafkaError
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from ackstream.gateway.page.stories import Stories
 from ackstream.kafka.clients import Closing
@@ -23,6 +23,8 @@ from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.ditto.correlation_ids import Latest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ackstream.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,9 @@ TALLY_MS = 1_000
 
 MAX_SEEN = 200_000
 """Maximum number of acknowledgements counted, keeping the latest."""
+
+VIEWERS = 20
+"""Subjects that may see some things only, whose requests are counted: those that have looked last."""
 
 FAILURES = 50
 """Maximum number of failures kept, the latest ones."""
@@ -82,6 +87,16 @@ class View(Snapshot, frozen=True):
     # for those who may read everything
     jobs: list[JobSign]
     planes: PlanesView | None
+
+
+def _view(
+    meter: Meter, now: int, labels: list[LabelTally], parties: list[LabelTally], failures: list[FailureEntry], note: str
+) -> View:
+    found = meter.snapshot(now)
+    return View(
+        found.window, found.counts, found.in_flight, found.oldest, now, labels[:SHOWN], parties[:SHOWN], len(labels),
+        len(parties), failures, note, meter.newest, meter.trends(now), [], None,
+    )  # fmt: skip
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -160,6 +175,7 @@ class Live(Closing):
         self._settings, self._window = settings, settings.gateway.page_window
         self._meter = Meter(self._window)
         self._labels = LabelCounts(self._window)
+        self._own: Latest[tuple[str, ...], tuple[Meter, Callable[[str | None], bool]]] = Latest(VIEWERS)
         self.stories = Stories(settings.lake)
         self._lock = threading.Lock()
         self._note = self._planes_note = ""
@@ -189,21 +205,17 @@ class Live(Closing):
         with self._lock:
             if self._view is None or now - self._view.now >= TALLY_MS:
                 labels, parties = self._labels.tallies(now), self._labels.tallies(now, parties=True)
-                self._view = View(
-                    **asdict(self._meter.snapshot(now)),
-                    now=now,
-                    labels=labels[:SHOWN],
-                    parties=parties[:SHOWN],
-                    labels_in_all=len(labels),
-                    parties_in_all=len(parties),
-                    failures=self._labels.failures(),
-                    note=self._note,
-                    newest=self._meter.newest,
-                    trends=self._meter.trends(now),
-                    jobs=[],
-                    planes=None,
-                )
+                self._view = _view(self._meter, now, labels, parties, self._labels.failures(), self._note)
             return self._view
+
+    def own(self, subjects: tuple[str, ...], may_see: Callable[[str | None], bool]) -> View:
+        """Return the page's content for subjects that may see some things: their requests since they looked first."""
+        with self._lock:
+            meter, _ = self._own.touch(subjects, lambda: (Meter(self._window), may_see))
+            failures = [failure for failure in self._labels.failures() if may_see(failure.thing_id)]
+            # without places
+            note = "An error occurred. Users who may read all things see the details." if self._note else ""
+            return _view(meter, epoch_milliseconds(), [], [], failures, note)
 
     def whole(self) -> View:
         """Return the content of the page with all planes and jobs, for those who may read everything."""
@@ -219,6 +231,10 @@ class Live(Closing):
                 new = self.stories.take(entry)
                 with self._lock:
                     self._meter.take(entry)
+                    about = entry.content.outcome or entry.content.signal
+                    for meter, may_see in self._own.values():
+                        if about is not None and may_see(about.thing_id):
+                            meter.take(entry)
                     if new:
                         self._labels.take(entry)
             if time.monotonic() >= clock_at:

@@ -21,7 +21,7 @@ from ackstream.gateway.page.stories import Story, Trace
 from ackstream.lake import questions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
 
@@ -35,39 +35,35 @@ STORIES = 2
 TRACED = 100
 """Maximum number of requests of a trace shown."""
 
-FILES = {"index.html": "text/html", "style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_HERE = Path(__file__).parent
+FILES = ("index.html", "style.css", "live.js", "icon.svg")
+DOCUMENT = _HERE / "openapi.json"
+"""The OpenAPI document of all routes, which ``python -m tests.reference`` writes."""
+
+VIEWER = _HERE / "swagger-ui"
+"""Swagger UI, as it is published; its large files are compressed."""
+
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "json": "application/json"}
+"""Media types by the end of a path; all others are HTML."""
+
 HEADERS = {
-    "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
-    "cache-control": "no-store",
+    # the viewer has its icons in its style sheet
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    # the browser asks each time whether it has changed
+    "cache-control": "private, no-cache",
 }
 
 
 def page_routes(dependencies: Dependencies) -> list[Route]:
-    """Return the routes of the page and of its data; all require authentication."""
+    """Return the routes of the page, of its data and of the documentation; all require authentication."""
     access, slots = dependencies.access, asyncio.Semaphore(STORIES)
-
-    directory = Path(__file__).parent
-    contents = {f"/page/{name}": ((directory / name).read_bytes(), media_type) for name, media_type in FILES.items()}
-    contents["/"] = contents["/page/index.html"]
-
-    async def content(request: Request) -> Response:
-        await _sender(dependencies, request)
-        found = contents.get(request.url.path)
-        if found is None:
-            raise not_found(request.url.path)
-        return _response(*found)
 
     async def live(request: Request) -> Response:
         subjects = await _sender(dependencies, request)
         if _may_see(access, subjects, None):
             return _json(dependencies.live.whole())
-        view = dependencies.live.view()
-        failures = [failure for failure in view.failures if _may_see(access, subjects, failure.thing_id)]
-        # without other parties, and without places
-        note = "An error occurred. Users who may read all things see the details." if view.note else ""
-        return _json(
-            replace(view, failures=failures, labels=[], parties=[], labels_in_all=0, parties_in_all=0, note=note)
-        )
+        return _json(dependencies.live.own(subjects, partial(_may_see, access, subjects)))
 
     async def read(subjects: tuple[str, ...], question: Callable[[], Story | Trace]) -> Response:
         with dependencies.admission.limits.story(subjects[0]):
@@ -93,9 +89,12 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         _asked(request, "message_story", "message")
         return await read(subjects, lambda: dependencies.live.stories.message(wanted))
 
-    paths = ("/", "/page/{name}")
     data = {"/live.json": live, "/story.json": story, "/message.json": message, "/trace.json": trace}
-    return [*(Route(path, content) for path in paths), *(Route(path, route) for path, route in data.items())]
+    found = {
+        **dict.fromkeys(("/", "/page/{name}", "/doc", "/doc/openapi.json", "/doc/{name}"), _files(dependencies)),
+        **data,
+    }
+    return [Route(path, route) for path, route in found.items()]
 
 
 async def _sender(dependencies: Dependencies, request: Request) -> tuple[str, ...]:
@@ -145,58 +144,42 @@ def _may_see(access: Access, subjects: tuple[str, ...], thing_id: str | None) ->
     return access.may("READ", subjects, thing_id, "/")
 
 
-def _response(content: bytes, media_type: str) -> Response:
-    return Response(content, headers=HEADERS, media_type=media_type)
-
-
 def _json(value: object) -> Response:
-    return _response(msgspec.json.encode(value), "application/json")
+    return Response(msgspec.json.encode(value), 200, {"cache-control": "no-store"}, "application/json")
 
 
-DOCUMENT = Path(__file__).with_name("openapi.json")
-"""The OpenAPI document of all routes, which ``python -m tests.reference`` writes."""
-
-VIEWER = Path(__file__).parent / "swagger-ui"
-"""Swagger UI, as it is published; its large files are compressed."""
-
-VIEWER_HEADERS = {
-    # the viewer has its icons in its style sheet
-    "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    # the browser asks each time whether it has changed
-    "cache-control": "private, no-cache",
-}
-
-
-def documentation_routes(dependencies: Dependencies) -> list[Route]:
-    """Return the routes of the documentation; all require authentication."""
-    script, style = "text/javascript", "text/css"
-    document = msgspec.json.format(DOCUMENT.read_bytes(), indent=-1)
-    contents = {
-        "/doc": (gzip.compress((VIEWER / "index.html").read_bytes(), mtime=0), "text/html"),
-        "/doc/start.js": (gzip.compress((VIEWER / "start.js").read_bytes(), mtime=0), script),
-        "/doc/swagger-ui-bundle.js": ((VIEWER / "swagger-ui-bundle.js.gz").read_bytes(), script),
-        "/doc/swagger-ui.css": ((VIEWER / "swagger-ui.css.gz").read_bytes(), style),
-        "/doc/openapi.json": (gzip.compress(document, mtime=0), "application/json"),
+def _files(dependencies: Dependencies) -> Callable[[Request], Awaitable[Response]]:
+    files = {f"/page/{name}": _HERE / name for name in FILES} | {
+        "/": _HERE / "index.html",
+        "/doc": VIEWER / "index.html",
+        "/doc/start.js": VIEWER / "start.js",
+        "/doc/swagger-ui-bundle.js": VIEWER / "swagger-ui-bundle.js.gz",
+        "/doc/swagger-ui.css": VIEWER / "swagger-ui.css.gz",
+        "/doc/openapi.json": DOCUMENT,
     }
-    tags = {path: f'"{sha256(content).hexdigest()[:16]}"' for path, (content, _) in contents.items()}
+    read = {path: (file.read_bytes(), file.suffix == ".gz") for path, file in files.items()}
+    contents = {
+        path: content if packed else gzip.compress(content, mtime=0) for path, (content, packed) in read.items()
+    }
+    tags = {path: f'"{sha256(content).hexdigest()[:16]}"' for path, content in contents.items()}
 
     async def answer(request: Request) -> Response:
         await dependencies.admission.admit(request)
         path = request.url.path
         if path not in contents:
             raise not_found(path)
-        headers = VIEWER_HEADERS | {"etag": tags[path]}
+        headers = HEADERS | {"etag": tags[path]}
         if request.headers.get("if-none-match") == tags[path]:
             return Response(None, 304, headers)
-        content, media_type = contents[path]
+        content = contents[path]
         if _takes_gzip(request):
             headers |= {"content-encoding": "gzip"}
         else:
             content = gzip.decompress(content)
+        media_type = _TYPES.get(path.rpartition(".")[2], "text/html")
         return Response(content, headers=headers | {"vary": "accept-encoding"}, media_type=media_type)
 
-    return [Route(path, answer) for path in ("/doc", "/doc/openapi.json", "/doc/{name}")]
+    return answer
 
 
 def _takes_gzip(request: Request) -> bool:

@@ -95,6 +95,32 @@ def test_a_copy_that_a_replayed_batch_writes_counts_once(monkeypatch: pytest.Mon
     assert len(view.failures) == 1
 
 
+def test_a_tenant_sees_counts_of_its_own_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed, looked, read = mock.MagicMock(), threading.Event(), threading.Event()
+    entries = [
+        read_entry("c-1", outcome(424, "timeout", identity=f"r-{n}"), module.epoch_milliseconds()) for n in range(3)
+    ]
+
+    def records(_timeout_ms: int) -> list[object]:
+        assert looked.wait(10)
+        if not entries:
+            read.set()
+        return [entries.pop()] if entries else []
+
+    feed.records = records
+    feed.warning.return_value = ""
+    monkeypatch.setattr(module, "LedgerFeed", lambda *_: feed)
+    with module.Live(Settings()) as live:
+        for tenant in ("ann", "eve"):
+            live.own((tenant,), lambda thing_id, tenant=tenant: tenant == "ann" and thing_id == LAMP)  # type: ignore[misc]
+        looked.set()
+        assert read.wait(10)
+        ann, eve = (live.own((tenant,), lambda _: False) for tenant in ("ann", "eve"))
+        assert (ann.counts["timed out"].total, sum(ann.trends["timed out"])) == (3, 3)
+        assert (eve.counts["timed out"].total, sum(eve.trends["timed out"]), eve.newest) == (0, 0, None)
+        assert live.view().counts["timed out"].total == 3
+
+
 class Topics:
     """Topics of the planes, with one publisher; ``made`` has those that were connected, ``error`` is raised once."""
 
