@@ -64,15 +64,15 @@ def _measure_endpoint(bench: common.Bench) -> dict[str, Any]:
 
     def waiting() -> Endpoint:
         endpoint = _endpoint()
-        endpoint.process(arrivals, [], 0)
+        list(endpoint.process(arrivals, [], 0))
         return endpoint
 
     full = waiting()
     figures = {
         "arrivals_a_second": count / seconds(waiting, REPEATS),
         "deliveries_a_second": count
-        / seconds(lambda: full.process([], [ConsumerReport(2_000, 0, 0, b"A", write(_bind()))], 0), 1),
-        "settlements_a_second": count / seconds(lambda: full.process([], settles, 0), 1),
+        / seconds(lambda: list(full.process([], [ConsumerReport(2_000, 0, 0, b"A", write(_bind()))], 0)), 1),
+        "settlements_a_second": count / seconds(lambda: list(full.process([], settles, 0)), 1),
     }
     bench.table(f"A queue in pure Python, one core, {count:,} messages", ("what", "figure"), figures.items())
     return {"messages": count, "figures": figures}
@@ -112,7 +112,7 @@ def _waiting(count: int, *, alike: bool) -> dict[str, Any]:
         subject = "orders/new" if alike else f"orders/{chance.randrange(1_000_000)}/new"
         ttl = 0 if alike else LATE_MS + chance.randrange(HOUR_MS) - at
         place = 0 if alike else chance.randrange(3)
-        endpoint.process([Arrival(at, "messages", place, offset, offset // 1_000, subject, ttl)], [], 0)
+        list(endpoint.process([Arrival(at, "messages", place, offset, offset // 1_000, subject, ttl)], [], 0))
     state = endpoint.dump()
     assert state is not None
 
@@ -122,7 +122,7 @@ def _waiting(count: int, *, alike: bool) -> dict[str, Any]:
         def step() -> None:
             taken = _endpoint()
             taken.load(*state)
-            taken.process(new, said, now)
+            list(taken.process(new, said, now))
             taken.dump()
 
         return seconds(step, REPEATS) * 1e3

@@ -150,7 +150,8 @@ def repeating(
 
 def collect(frame: DataFrame) -> Iterator[tuple[Any, ...]]:
     """Bring the rows of a frame to the driver."""
-    yield from zip(*(column.to_pylist() for column in frame.toArrow().columns), strict=True)
+    for part in frame.toArrow().to_batches():
+        yield from zip(*(column.to_pylist() for column in part.columns), strict=True)
 
 
 def arrow(rows: Iterable[Iterable[Any]], schema: pa.Schema) -> pa.Table:

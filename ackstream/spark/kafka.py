@@ -96,10 +96,9 @@ def source(
 
 
 def reading_tasks(context: SparkContext) -> int | None:
-    """Return the most tasks that read Kafka; ``None``: one for each partition.
+    """Return the most tasks that read Kafka; ``None``: one for each partition, as a cluster may have more cores later.
 
-    In a small batch, a task for each partition costs more than reading the partitions one after the other. But a
-    cluster may have more cores later than when the query is built.
+    In a small batch, a task for each partition costs more than reading the partitions one after the other.
     """
     if is_local(context.master):
         return int(context.defaultParallelism)

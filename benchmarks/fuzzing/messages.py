@@ -195,7 +195,7 @@ class QueuesRoom(Room):
         endpoint = Endpoint(self._rules, 5_000)
         if self._state is not None:
             endpoint.load(*self._state)
-        endpoint.process(arrivals, reports, self.now - LAG_MS)
+        list(endpoint.process(arrivals, reports, self.now - LAG_MS))
         state = endpoint.dump()
         for answer in endpoint.answers:
             self.check_sent(answer.consumer, queues.write(answer))
@@ -218,7 +218,7 @@ class QueuesRoom(Room):
         at = 0
         while endpoint.dump() is not None and (due := endpoint.next_timeout) is not None:
             at = max(due, at + 1_000)
-            endpoint.process([], [], at)
+            list(endpoint.process([], [], at))
         left = {event.message for event in endpoint.events if event.event == "left"}
         self.counts["events left"] += len(left)
         self.expect(left == self._inside.keys(), "messages neither wait nor have left:", len(self._inside))

@@ -1,11 +1,10 @@
 """The archive job: records of ledger and audit become rows of the Delta tables, each exactly once.
 
 A batch of *this* query that is replayed after a crash is recognised by Delta: every append carries the query's id and
-the batch's number as its transaction. A record that *correlate* wrote again after its own crash is in the ledger twice,
-in one batch here or in two. Such copies are recognised by id among the rows of the same query and batch of correlate,
-those of the audit by the gateway's run and the number; so a new checkpoint may read the topics again from their start.
-Two archives of one lake that are on different systems, where no lease keeps them apart, recognise rows that the other
-committed, if not at the same moment.
+the batch's number as its transaction. Records that *correlate* wrote again after its own crash are recognised by id
+among the rows of the same query and batch of correlate, those of the audit by the gateway's run and the number; so a
+new checkpoint may read the topics from their start. Two archives of one lake that no lease keeps apart recognise rows
+that the other committed, if not at the same moment.
 
 A table is rarely read (:class:`Written`): batches of a query only grow, and correlate writes at most its newest batch
 again. The rows of that batch are recognised by their ids, if this archive has written all of them.

@@ -100,8 +100,7 @@ class PendingRequests:
     def oldest_start(self) -> int | None:
         """The start of the oldest open request (epoch milliseconds), as of :meth:`dump`; ``None``: none is open.
 
-        A piece put aside, and a state of more than :data:`FEW`, counts by the request with its earliest deadline: the
-        oldest, if timeouts are equal. Unequal ones would need the whole piece.
+        A piece, or a state beyond :data:`FEW`, counts by its earliest deadline: the oldest, if timeouts are equal.
         """
         return min((decode_head(entry.body).started_at for entry in self._shelf.first(FEW)), default=None)
 

@@ -150,8 +150,7 @@ class InvalidRequestError(Exception):
 class AckReading(msgspec.Struct, frozen=True):
     """An answer of a subscriber or of the twin.
 
-    ``received`` has the entries of an acknowledgement. A response or an error has one, whose label depends on the
-    request (here: on the channel), and its ``envelope``.
+    ``received`` has the entries of an acknowledgement; of a response or an error one, by its channel, and ``envelope``.
     """
 
     correlation_id: str

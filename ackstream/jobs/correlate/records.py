@@ -306,8 +306,7 @@ class RequestFigures:
     def measure(self, tally: Tally, now_ms: int) -> None:
         """Add the numbers to those of other batches.
 
-        ``now_ms``: the time of this machine at the end of the batch, epoch milliseconds: a sender waits until then. The
-        clocks of machine and broker may differ, so a negative wait counts as 0.
+        ``now_ms``: of this machine at the end of the batch, until which a sender waits. A negative wait counts as 0.
         """
         for (completed_by, hundreds), times in self._decided.items():
             # a party may answer with any number

@@ -129,8 +129,7 @@ class ShardState(msgspec.Struct, array_like=True):
     """The content of a shard's blob: open requests, early acknowledgements, and the memory of decided requests.
 
     Open requests are encoded by themselves (:func:`decode_pending`), each until its deadline; ``held`` are records that
-    wait for their request until the end of their hold, ``undeclared`` those that wait for a declaration of their label
-    (only if undeclared labels are refused). ``declared``: when labels were declared.
+    wait for their request, ``undeclared`` for a declaration of their label. ``declared``: when labels were declared.
     """
 
     open: Shelved = msgspec.field(default_factory=Shelved)
@@ -210,9 +209,9 @@ BUCKETS_OF_A_TIMEOUT = 256
 class Recent:
     """Remembers decided requests: 64-bit hashes of their correlation-ids, each until its end (ms of event time).
 
-    The end is *deadline* plus ``recent_memory``, not decision plus ``recent_memory``: the request alone fixes it, so
-    the fate of a later record does not depend on where batches are cut. Ends are rounded up to buckets, wider ones for
-    long timeouts. A bucket is a sorted array of hashes as bytes: a million requests cost 8 MB, and no work per entry.
+    The end is *deadline* plus ``recent_memory``, so the fate of a later record does not depend on where batches are
+    cut. Ends are rounded up to buckets, wider ones for long timeouts. A bucket is a sorted array of hashes as bytes: a
+    million requests cost 8 MB, and no work per entry.
     """
 
     def __init__(self, memory_ms: int, buckets: Iterable[tuple[int, bytes]] = ()) -> None:

@@ -1,9 +1,8 @@
 """The mirror of a destination: all rows of the table ``messages`` go to that of another lake, each once.
 
-The destination's newest batch is its position, since batches are copied whole and in order. So there is no checkpoint
-that could be lost or be older than the table; compaction of either table does no harm; and rows that were appended
-before a crash are not written again. Each append is a transaction with its last batch as the version, and is refused if
-the table has a later one than it follows: if two mirrors are started by mistake, the second adds nothing.
+The destination's newest batch is its position, as batches are copied whole and in order: no checkpoint could be lost,
+compaction of either table does no harm, and rows appended before a crash are not written again. An append is a
+transaction with its last batch as the version, refused if the table has a later one: a second mirror adds nothing.
 """
 
 from __future__ import annotations

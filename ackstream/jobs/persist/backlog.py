@@ -3,9 +3,8 @@
 :class:`Backlog` has the batches whose messages a sync destination lacks (brokers.md 1.1 A12, A13).
 
 :class:`AckPacing` has the acks that are due after a third of the publisher's window, or an interval, or at once.
-Sources: seed002 (merged about once a second; ``ack_conflation`` of the logon), seed004 (a third of the window, or a
-second after the message, or immediately if the message asks for it). Times are milliseconds of any clock that only goes
-forward. The messages are durable already: waiting changes the numbers that one ack covers, never its meaning.
+Sources: seed002 (``ack_conflation`` of the logon, by default a second), seed004. Times are milliseconds of any clock
+that only goes forward. The messages are durable: waiting changes the numbers that one ack covers, never its meaning.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 :class:`Admission` judges a message by the settings: names, size, age and quota (brokers.md 1.3, 3.2).
 
 :class:`Conflation` merges the acks of one publisher by sequence number (brokers.md 1.1 A6 to A8, A11). A success covers
-all numbers from its first to its last, so it never passes an undecided one, and a failure ends the run before it,
-whichever acks were requested: 1 to 5 with 3 rejected becomes success 2, failure 3, success 5. A message of a topic
-without a log has an ack of its own, with the command's id, in the same order (A10).
+a run of decided numbers, which a failure ends, whichever acks were requested: 1 to 5 with 3 rejected becomes success 2,
+failure 3, success 5. A message of a topic without a log has an ack of its own, in the same order (A10).
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 A batch brings only the headers of its records to the driver, where they are folded over the publishers' states; the
 values go from Kafka to the table by themselves. Both tables are written before anything is acknowledged; acks about
-durability then wait until their publishers are due (``deferred_acks``). A batch that is replayed after a crash starts
-from the states it started from before: it gives the same rows, which the tables refuse to store twice, and the same
-answers.
+durability then wait until their publishers are due (``deferred_acks``). Replayed after a crash, a batch starts from the
+states it had before: it gives the same rows, which the tables refuse to store twice, and the same answers.
 """
 
 from __future__ import annotations

@@ -137,8 +137,7 @@ class StoredStates:
     """The publishers' states in the table.
 
     :ivar first: the query's first batch, after those of other checkpoints
-    :ivar interrupted: the last batch of those, if it has states without messages: its states and acks do not count, as
-        the next checkpoint reads its messages again
+    :ivar interrupted: the last of those, if it has states without messages: it does not count, and is read again
     """
 
     def __init__(self, spark: SparkSession, settings: Settings, query_id: str | None) -> None:

@@ -1,9 +1,8 @@
 """Filters in AMPS's syntax, ``/order/price > 10 AND /state == 'open'``: from the text to a tree.
 
-A field is a path (``/a/b``) or a name. Parsing rejects an invalid filter, with a sentence, and one larger than a client
-may ask of a job that serves all. Regular expressions are RE2's, in time bounded by instructions times bytes of text,
-both limited here: a backtracking engine (Java, Python) takes hours for some of ten characters. RE2 has no
-backreferences or lookaround.
+A field is a path (``/a/b``) or a name. Parsing rejects an invalid filter, with a sentence, and one that is too large.
+Regular expressions are RE2's, in time bounded by instructions times bytes of text, both limited here: a backtracking
+engine (Java, Python) takes hours for some of ten characters. RE2 has no backreferences or lookaround.
 """
 
 from __future__ import annotations

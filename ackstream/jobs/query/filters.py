@@ -2,9 +2,8 @@
 
 ``/order/price > 10 AND /state == 'open'`` and ``and(gt(order/price,10),eq(state,"open"))`` select the same messages.
 
-A filter becomes a condition of Spark, over the column ``value``, the text of the message: columns are built from the
-parsed tree, so that no text of a client is ever read as SQL. Spark runs without ANSI here: a message for which the
-condition cannot be evaluated does not match, and does not fail.
+A filter becomes a condition of Spark over the text of the message, built from the parsed tree: no text of a client is
+read as SQL. Spark runs without ANSI here: a message for which it cannot be evaluated does not match.
 """
 
 from __future__ import annotations

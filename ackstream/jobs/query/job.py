@@ -1,9 +1,8 @@
 """The query job: commands over the messages, and subscriptions to them (brokers.md 1.4).
 
 It reads the commands, and the topic ``stored``, in which persist reports that the log has grown; the table has the
-position. A batch first stores the position of the log and all subscriptions; only then it sends anything. A batch
-that is replayed after a crash takes the position of the log from there, so it gives the same results, with the same
-ids.
+position. A batch first stores the position of the log and all subscriptions, then it sends. Replayed after a crash, it
+takes the position from there, so it gives the same results, with the same ids.
 """
 
 from __future__ import annotations

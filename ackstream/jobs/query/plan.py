@@ -1,7 +1,6 @@
 """The steps of a batch of commands: the effects of each command, and its acknowledgements.
 
-Pure: the state of the clients and the position of the log go in, steps come out in the order in which the clients see
-them (brokers.md 1.1 A22 to A24, A38). A step names rows of the tables; the job reads them.
+Pure: out come steps in the order in which clients see them (brokers.md 1.1 A22 to A24, A38), which name rows of tables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Results of commands: the steps of a batch, which become records for ``query-results``.
-
-Only few new rows of tables pass the driver on the way.
+"""Results of commands: the steps of a batch, which become records for ``query-results``; few rows pass the driver.
 
 The key of a record is the client's name. Its header ``command`` names its kind: ``ack`` (the value is the
 acknowledgement as JSON), ``group_begin`` and ``group_end`` around ``sow`` (a record), ``publish`` (a message). The

@@ -1,8 +1,8 @@
 """A queue as its consumers see it: sessions, numbered answers, and an event for everything that happens to a message.
 
-Pure: records and a watermark in; answers, events and unreadable records out; the state is one blob. A record counts at
-its own timestamp, and time passes with records and with the watermark alone. So for the same order of records and ticks
-nothing depends on where batches are cut, and a replayed batch gives the same output.
+Pure: records and a watermark in; answers, events and unreadable records out. A record counts at its own timestamp, and
+time passes with records and the watermark alone. So for the same order of these nothing depends on where batches are
+cut, nor on how often the output is taken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ackstream.protocol.json import RecordError
 from ackstream.spark.records import LOOKS, excused, guarded, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ackstream.jobs.queues.records import ConsumerReport, Unreadable
     from ackstream.observe.metrics import Tally
@@ -37,6 +37,9 @@ are no segments; before version 4 leases began with the delivery, and every deli
 did not wait for a consumer that can read it."""
 MAX_SUBJECT_BYTES = 64_000_000
 """Maximum bytes of the topics of all messages in a queue; its state has a hundred further bytes for each message."""
+
+PIECE = 20_000
+"""Answers and events that are handed over together: some 250 bytes each."""
 
 MAX_TTL_MS = 100 * 365 * 86_400_000
 """Longer times to live would leave the range of timestamps."""
@@ -83,11 +86,13 @@ class Endpoint:
         self._locations: dict[str, MessageLocation] = {}
         self._segments = Segments(self._locations)
         self._queue = Queue(rules, self._record, self._segments)
+        self._queue.full = self._is_full
         self._subject_bytes = 0
         self._now = 0
         self.answers: list[queues.QueueAnswer] = []
         self.events: list[Event] = []
         self.unreadable: list[Unreadable] = []
+        self._most = PIECE
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
@@ -129,17 +134,33 @@ class Endpoint:
         if oldest is not None:
             tally.set(QUEUE_OLDEST, self._name, value=oldest[1] / 1000)
 
-    def process(self, arrivals: Sequence[Arrival], reports: Sequence[ConsumerReport], watermark: int) -> None:
-        """Process the records of a batch; append to ``answers``, ``events`` and ``unreadable``.
+    def process(self, arrivals: Sequence[Arrival], reports: Sequence[ConsumerReport], watermark: int) -> Iterator[None]:
+        """Process the records of a batch; append to ``answers``, ``events`` and ``unreadable``; pause to :meth:`take`.
 
         :param watermark: consumers' records before this time (epoch milliseconds) were read before this batch
         """
-        self._pass_time(watermark)
+        yield from self._pass_time(watermark)
         records: list[Arrival | ConsumerReport] = [*arrivals, *reports]
         for timestamp, record in timed(records, coordinates):
-            self._pass_time(timestamp)
+            yield from self._pass_time(timestamp)
             guarded(record, self._take, self._fail)
-            self._queue.dispatch(self._now)
+            yield from self._in_pieces(self._queue.dispatch, self._now)
+
+    def take(self) -> tuple[list[queues.QueueAnswer], list[Unreadable], list[Event]]:
+        """Return answers, unreadable records and events, which are the caller's from now on."""
+        found = self.answers, self.unreadable, self.events
+        self.answers, self.unreadable, self.events = [], [], []
+        return found
+
+    def _is_full(self) -> bool:
+        return len(self.answers) + len(self.events) >= self._most
+
+    def _in_pieces(self, step: Callable[[int], None], now: int) -> Iterator[None]:
+        step(now)
+        while self._is_full():
+            yield
+            self._most = len(self.answers) + len(self.events) + PIECE
+            step(now)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -221,8 +242,7 @@ class Endpoint:
     def _hear(self, record: queues.Alive, session: _Session) -> None:
         """Deliver again the messages that a consumer reports as missing; a new number reveals further losses.
 
-        Messages that it has not received are usually under way: they are written at the end of a batch, and a consumer
-        reports before it has read everything. Only a later number distinguishes that from a loss.
+        Those that it has not received are usually under way: only a later number distinguishes that from a loss.
         """
         consumer = record.consumer
         self._queue.consumers[consumer].stopped = record.stopped
@@ -264,7 +284,7 @@ class Endpoint:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def _pass_time(self, now: int) -> None:
+    def _pass_time(self, now: int) -> Iterator[None]:
         """End sessions and leases in the order of their ends, then deliver the messages they held."""
         if now <= self._now:
             return
@@ -276,9 +296,9 @@ class Endpoint:
         self._now = now
         lost = [(session.until, consumer) for consumer, session in self._sessions.items() if session.until <= now]
         for until, consumer in sorted(lost, key=itemgetter(0)):
-            self._queue.advance(until)
+            yield from self._in_pieces(self._queue.advance, until)
             self._end(consumer, "lost", until)
-        self._queue.dispatch(now)
+        yield from self._in_pieces(self._queue.dispatch, now)
 
     def _end(self, consumer: str, reason: queues.UnboundReason, at: int) -> None:
         session = self._sessions.pop(consumer)

@@ -1,15 +1,14 @@
 """The queues job: stored messages and consumers' reports, one stateful operator, one table, then Kafka.
 
-A queue delivers stored messages: the stream of the table ``messages``. A queue's order needs one place, so the
-queue is the group of the operator. A batch commits its events before anyone is notified. A batch that is replayed after
-a crash starts from the state it had before: it gives the same events, which the table refuses to store twice, and the
-same answers, with the same numbers.
+A queue delivers the stream of the table ``messages``. Its order needs one place, so it is the group of the operator. A
+batch commits its events before anyone is notified. Replayed after a crash, it starts from the state it had before: it
+gives the same events, which the table refuses to store twice, and the same answers, with the same numbers.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import starmap
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from ackstream.spark.operator import ShardBatch
 
     R = TypeVar("R", bound=msgspec.Struct)
-    Record = tuple[Any, ...]
 
 TICKS, REPORTS = "queue-clock", "app-acks"
 ARRIVAL, REPORT = 0, 1
@@ -156,10 +154,7 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
 
 
 def _start(spark: SparkSession, settings: Settings) -> dict[str, str]:
-    """Return where a new checkpoint begins; Spark ignores it where an old one continues.
-
-    With ``latest`` that is the last commit before this start, so that nothing stored from now on is missed.
-    """
+    """Return where a new checkpoint begins; with ``latest`` at the last commit, so that nothing after it is missed."""
     starting = settings.queue.starting
     if starting == "earliest":
         return {}
@@ -220,11 +215,10 @@ def serve(rules: Mapping[str, QueueSettings], session_ms: int, batch: ShardBatch
         yield write_frame(*answer_unknown(name, reports))
         return
     with batch.restored(Endpoint(rules[name], session_ms)) as endpoint:
-        endpoint.process(arrivals, reports, batch.watermark)
-        if batch.tick > batch.watermark:
-            # as if the next batch had no records
-            endpoint.process([], [], batch.tick)
-    yield write_frame(endpoint.answers, endpoint.unreadable, endpoint.events)
+        # the tick as if the next batch had no records
+        ticked = endpoint.process([], [], batch.tick)
+        for _ in chain(endpoint.process(arrivals, reports, batch.watermark), ticked, (None,)):
+            yield write_frame(*endpoint.take())
 
 
 def read_frames(frames: Iterable[pd.DataFrame]) -> tuple[list[Arrival], list[ConsumerReport]]:
@@ -263,11 +257,11 @@ def write_frame(
 def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) -> None:
     """Commit the events of a batch, then send its dead letters and answers."""
     spark = frame.sparkSession
-    found: dict[str, list[Record]] = {"answer": [], "event": [], "unreadable": []}
+    found: dict[str, list[Any]] = {"answer": [], "event": [], "unreadable": []}
     # once: each reading would run the operator again
-    for kind, *record in batches.collect(frame):
-        found[kind].append(tuple(record))
-    events = [_decode(value) for _, value, *_ in found["event"]]
+    for kind, key, value, *more in batches.collect(frame):
+        found[kind].append(_decode(value) if kind == "event" else (key, value, *more))
+    events = found["event"]
     if events:
         rows = tables.completed(_columns(events), query_id=query_id, batch_id=batch_id)
         tables.append_rows(spark, rows, settings.lake, "queue_events", query_id, batch_id)

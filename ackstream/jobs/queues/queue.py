@@ -1,9 +1,8 @@
 """A work queue: each message goes to one consumer at a time until it is settled.
 
 Pure; the caller passes the time (milliseconds) and receives every delivery, return and exit as an event, in order.
-A delivery is no evidence that a consumer has the message: its lease begins with :meth:`Queue.receive`, and it counts,
-and the lease begins anew, when :meth:`Queue.hand_out` or a settlement shows that the application got it.
-Rules: brokers.md S18 to S25 and A28 to A37; :class:`QueueSettings` selects those that apply.
+A lease begins with :meth:`Queue.receive`; a delivery counts, and the lease anew, when :meth:`Queue.hand_out` or a
+settlement shows that the application got it. Rules (:class:`QueueSettings`): brokers.md S18 to S25, A28 to A37.
 """
 
 from __future__ import annotations
@@ -33,6 +32,9 @@ UNREADABLE_MS = 300_000
 MAX_UNREADABLE = 10_000
 """How long a message that no bound consumer can read waits for one that can (a rolling deployment), and how many do."""
 
+STEP_MS = 1_000
+"""Messages in segments that expire are taken from there for so much time at once."""
+
 
 class Queue:
     """The messages of one queue and its consumers."""
@@ -41,10 +43,11 @@ class Queue:
         """Begin empty.
 
         ``notify`` is called for every delivery, return and exit; it must not call the queue. ``segments``: where it can
-        put messages aside.
+        put messages aside. While ``full`` says so, time stands still: :meth:`dispatch` is to be called again.
         """
         self._rules = rules
         self._notify = notify
+        self.full: Callable[[], bool] = lambda: False
         self.messages: dict[str, QueuedMessage] = {}
         """The messages that have not left, nor been put aside; in their order after :meth:`put_aside`."""
         self.consumers: dict[str, Consumer] = {}
@@ -152,7 +155,7 @@ class Queue:
         """Advance the time, then deliver messages, oldest first, while a consumer has room."""
         self.advance(now)
         passed: list[tuple[int, str]] = []
-        while (message := self._next()) is not None:
+        while not self.full() and (message := self._next()) is not None:
             if self.consumers and self.consumers.keys() <= message.unreadable:
                 self._wait_for_readers(message, now)
                 continue
@@ -337,10 +340,15 @@ class Queue:
 
     def advance(self, now: int) -> None:
         """Advance the time: leases and delays end, and messages without a holder expire."""
-        if self._segments.next_time is not None and self._segments.next_time <= now:
-            self._take_back(self._segments.take_due(now))
-        while self._timers and self._timers[0][0] <= now:
-            at, name = heapq.heappop(self._timers)
+        while not self.full():
+            at, name = self._timers[0] if self._timers else (now + 1, "")
+            due = self._segments.next_time
+            if due is not None and due <= min(now, at):
+                self._take_back(self._segments.take_due(min(now, due + STEP_MS)))
+                continue
+            if at > now:
+                break
+            heapq.heappop(self._timers)
             message = self.messages.get(name)
             if message is None:
                 continue

@@ -1,8 +1,8 @@
 """The state of a queue: its messages, one by one or in compressed segments, and its consumers.
 
 A queue keeps its first messages, and the latest, one by one (:meth:`Queue.put_aside`). The others are in segments,
-which need a few bytes and no work. A segment is opened when its messages are the next ones, when the time to live of
-one ends, or when a message is settled that no consumer holds. The queue does the same wherever its messages are.
+which need few bytes. A segment is opened when its messages are the next ones, when the time to live of one ends, or
+when a message is settled that no consumer holds.
 """
 
 from __future__ import annotations
@@ -123,9 +123,8 @@ _DIGITS = 19
 class Segment(msgspec.Struct, array_like=True):
     """A segment: a summary that is known without opening it, and its content.
 
-    :ivar first: the order of its first message
+    :ivar first: the order of its first message, which was ``received_at``
     :ivar next_time: when the earliest time to live ends, epoch milliseconds; 0: none does
-    :ivar received_at: of the first message
     :ivar subject_bytes: of all its messages
     :ivar offsets: by topic and partition the smallest and the greatest offset that it was made with
     """

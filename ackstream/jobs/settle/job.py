@@ -1,7 +1,7 @@
 """The settle job: stored messages and readers' reports, one stateful operator, two tables, then Kafka.
 
-A batch commits its rows before anyone is notified. A batch that is replayed after a crash starts from the state it had
-before: it gives the same rows, which the tables refuse to store twice, and the same messages.
+A batch commits its rows before anyone is notified. Replayed after a crash, it starts from the state it had before: the
+rows are the same, which the tables refuse to store twice, and so are the messages.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """One shard of the settle operator: who has acknowledged which samples of its writers.
 
-Pure: records and a watermark in, rows and messages out, state to bytes and back. Every output has an id derived from
-its subject, so a replayed batch gives the same output. A message may only be sent once the rows are stored: a false
-acknowledgement is worse than none (brokers.md 0.1).
+Pure: records and a watermark in, rows and messages out. Each output has an id derived from its subject, so a replayed
+batch gives the same. A message may only be sent once the rows are stored: a false acknowledgement is worse than none
+(brokers.md 0.1).
 
-The law it keeps: for records and ticks in the order of their times, rows, confirmations and events do not depend on
-where batches are cut, nor on when the watermark moves, as long as the watermark never passes an unread record. So a
-report applies to the samples stored before it, and waits while those may still arrive, as in a backlog. A silent reader
-is waited for until the watermark or its own next record shows that its lease has ended, never for less. Without ticks
-perhaps no reader could write: that time is no silence (:func:`excused`). States are as of the end of a batch.
+For records and ticks in the order of their times, rows, confirmations and events do not depend on where batches are
+cut, nor on when the watermark moves, as long as it never passes an unread record. So a report applies to the samples
+stored before it, and waits while those may still arrive. A silent reader is waited for until the watermark or its own
+next record shows that its lease has ended. Without ticks perhaps no reader could write: that time is no silence
+(:func:`excused`). States are as of the end of a batch.
 """
 
 from __future__ import annotations

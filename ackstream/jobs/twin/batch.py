@@ -1,8 +1,7 @@
 """One batch of signals folded over the things: commands in order, each with its own answer.
 
 Pure: records and things in; journal rows, messages and the changed things out, in parts of a limited size. The same
-records over the same things give the same parts, so a batch that is replayed after a crash sends the same messages
-again; and the result does not depend on where batches are cut.
+records over the same things give the same parts, wherever batches are cut, so a replayed batch sends the same messages.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The twin: commands folded over the things, and the index of the things; two queries with a checkpoint each.
 
-The twin query folds signals on the driver over the things in memory. A batch makes one commit, an append to the
-journal, before any answer. A replay starts from the same things: the journal refuses its rows, its messages are sent
-again.
+The twin query folds signals on the driver over the things in memory. A batch appends to the journal, in one commit,
+before any answer. A replay starts from the same things: the journal refuses its rows, its messages are sent again.
 
-The index query merges the journal into ``things`` and ``things_search`` and acknowledges ``search-persisted``. It is
-slower and apart, so that acknowledgements of stored changes never wait for the index.
+The index query merges the journal into ``things`` and ``things_search`` and acknowledges ``search-persisted``: apart,
+so that acknowledgements of stored changes never wait for the index.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.queues.endpoint import MAX_TTL_MS, STATE_VERSION, Endpoint
-from ackstream.jobs.queues.queue import UNREADABLE_MS, Queue
+from ackstream.jobs.queues.endpoint import MAX_TTL_MS, PIECE, STATE_VERSION, Endpoint
+from ackstream.jobs.queues.queue import STEP_MS, UNREADABLE_MS, Queue
 from ackstream.jobs.queues.records import Arrival, ConsumerReport, answer_unknown
 from ackstream.jobs.queues.state import SEGMENT
 from ackstream.protocol import queues
@@ -61,7 +62,7 @@ class Service:
         endpoint = Endpoint(self.rules, SESSION)
         if self._state is not None:
             endpoint.load(*self._state)
-        endpoint.process(arrivals, said, watermark)
+        list(endpoint.process(arrivals, said, watermark))
         self._state = endpoint.dump()
         self.timeout = endpoint.next_timeout
         self.events += endpoint.events
@@ -293,7 +294,7 @@ def test_names_that_the_state_would_have_to_keep_are_short(record: Any) -> None:
 
 def test_a_record_that_was_too_large_to_be_read_is_given_back() -> None:
     endpoint = Endpoint(solace(), SESSION)
-    endpoint.process([], [ConsumerReport(1, 0, 1, b"A", None)], 0)
+    list(endpoint.process([], [ConsumerReport(1, 0, 1, b"A", None)], 0))
     assert [reason for _, reason in endpoint.unreadable] == ["The record is too large."]
 
 
@@ -357,7 +358,7 @@ def test_the_topics_of_messages_count_towards_what_a_queue_holds(monkeypatch: py
 
 def test_a_queue_that_holds_nothing_needs_no_state() -> None:
     endpoint = Endpoint(solace(), SESSION)
-    endpoint.process([], [ConsumerReport(1, 0, 1, b"A", queues.write(Unbind("q", "A", 1)))], 0)
+    list(endpoint.process([], [ConsumerReport(1, 0, 1, b"A", queues.write(Unbind("q", "A", 1)))], 0))
     assert (endpoint.dump(), endpoint.next_timeout, endpoint.answers) == (None, None, [])
 
 
@@ -591,10 +592,19 @@ def _arrival(at: int, number: int) -> tuple[int, Arrival]:
 
 
 def _played(
-    rules: QueueSettings, history: list[tuple[int, Any, bool]], *, cut: bool, segment: int = SEGMENT
+    rules: QueueSettings,
+    history: list[tuple[int, Any, bool]],
+    *,
+    cut: bool,
+    segment: int = SEGMENT,
+    piece: int = PIECE,
+    step: int = STEP_MS,
 ) -> Service:
     """Play a history with ticks (``None``), which end a batch; ``cut``: also where the history says so."""
-    with patch("ackstream.jobs.queues.queue.SEGMENT", segment):
+    sizes = {"queue.SEGMENT": segment, "queue.STEP_MS": step, "endpoint.PIECE": piece}
+    with ExitStack() as stack:
+        for name, size in sizes.items():
+            stack.enter_context(patch(f"ackstream.jobs.queues.{name}", size))
         return _play(rules, history, cut=cut)
 
 
@@ -631,11 +641,12 @@ def test_whose_turn_it_is_is_forgotten_with_the_last_consumer() -> None:
     assert play() == play(3) == [("B", "2", 1), ("B", "1", 1)]
 
 
-@given(rules, histories, st.sampled_from((1, 2, SEGMENT)))
-def test_neither_where_batches_are_cut_nor_what_is_put_aside_matters(
-    rules: QueueSettings, history: list[tuple[int, Any, bool]], segment: int
+@given(rules, histories, st.sampled_from((1, 2, SEGMENT)), st.sampled_from((1, 3, PIECE)), st.integers(0, 9_000))
+def test_neither_where_batches_are_cut_nor_what_is_put_aside_or_handed_over_at_once_matters(
+    rules: QueueSettings, history: list[tuple[int, Any, bool]], segment: int, piece: int, step: int
 ) -> None:
-    whole, cut = _played(rules, history, cut=False), _played(rules, history, cut=True, segment=segment)
+    whole = _played(rules, history, cut=False)
+    cut = _played(rules, history, cut=True, segment=segment, piece=piece, step=step)
     assert whole.answers == cut.answers
     assert whole.events == cut.events
 

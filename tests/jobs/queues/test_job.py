@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pandas as pd
+import pytest
 
 from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.job import ARRIVAL, REPORT, count, read_frames, serve
@@ -25,7 +26,11 @@ from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, Sett
 from ackstream.spark.operator import operator
 from tests.jobs.queues.rules import amps, solace
 
-RULES = {"q": amps(max_backlog=2, lease_ms=1_000), "plain": solace()}
+RULES = {
+    "q": amps(max_backlog=2, lease_ms=1_000),
+    "plain": solace(),
+    "plenty": solace(respect_ttl=True, lease_ms=1_000),
+}
 
 
 class State:
@@ -75,10 +80,12 @@ def _word(timestamp: int, offset: int, record: queues.QueueRequest | bytes) -> d
     return _row(REPORT, timestamp, offset, key=b"A", value=value, eligible=None, barrier=None)
 
 
-def _call(state: State, *rows: dict[str, Any], queue: str = "q") -> dict[str, list[Any]]:
-    """Run one batch of a queue; return what came out by its kind."""
-    frames = [pd.DataFrame([row]) for row in rows]
-    (out,) = operator(partial(serve, RULES, 30_000))((queue,), frames, state)  # type: ignore[arg-type]
+def _call(state: State, *rows: dict[str, Any], queue: str = "q", frames: int = 1) -> dict[str, list[Any]]:
+    """Run one batch of a queue, whose output has so many ``frames``; return what came out by its kind."""
+    given = [pd.DataFrame([row]) for row in rows]
+    found = list(operator(partial(serve, RULES, 30_000))((queue,), given, state))  # type: ignore[arg-type]
+    assert len(found) == frames
+    out = pd.concat(found)
     assert list(out.columns) == ["kind", "key", "value", "reason", "partition", "offset"]
     readers = {
         "answer": queues.read_answer,
@@ -117,6 +124,27 @@ def test_a_timeout_lets_time_pass() -> None:
     out = _call(state)
     assert [(event.event, event.at) for event in out["event"]] == [("returned", 1_003), ("delivered", 1_003)]
     assert state.timeout == 16_003
+
+
+@pytest.mark.parametrize(("bound", "end", "events", "pieces"), [(False, 40_100, 100, 6), (True, 1_100, 200, 16)])
+def test_a_tick_that_ends_much_hands_it_over_in_pieces_and_in_the_same_order(
+    monkeypatch: pytest.MonkeyPatch,
+    bound: bool,  # noqa: FBT001 - a row of the table: else all expire
+    end: int,
+    events: int,
+    pieces: int,
+) -> None:
+    state, rows = State(), [_message(1, offset) | {"ttl_ms": 40_000 - offset} for offset in range(100)]
+    if bound:
+        rows += [_word(2, 200, Bind("plenty", "A", 5)), _word(3, 201, Alive("plenty", "A", 5, 101, handed_out=101))]
+    _call(state, *rows, queue="plenty")
+    before, state.watermark = state.value, end
+    whole = _call(state, queue="plenty")
+    assert len(whole["event"]) == events
+    after, state.value = state.value, before
+    monkeypatch.setattr("ackstream.jobs.queues.endpoint.PIECE", 20)
+    assert _call(state, queue="plenty", frames=pieces) == whole
+    assert state.value == after
 
 
 def test_a_batch_that_runs_again_comes_to_the_same() -> None:
@@ -193,7 +221,7 @@ def test_deliveries_and_exits_count_by_queue_and_what_is_left_is_measured() -> N
         (7_000, Unbind("q", "A", 1, handed_out=4)),
         (8_000, Bind("q", "B", 1, outcomes=outcomes)),
     )
-    endpoint.process(arrivals, reports, 0)
+    list(endpoint.process(arrivals, reports, 0))
     endpoint.dump()
     count(endpoint.events, 2, figures)
     counted = figures.read().counters

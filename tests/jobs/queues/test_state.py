@@ -47,7 +47,7 @@ def _again(endpoint: Endpoint, rules: QueueSettings) -> Endpoint:
 
 def _full(rules: QueueSettings, count: int = 100, **more: Any) -> Endpoint:
     endpoint = Endpoint(rules, SESSION)
-    endpoint.process(_arrivals(range(count), **more), [], 0)
+    list(endpoint.process(_arrivals(range(count), **more), [], 0))
     return _again(endpoint, rules)
 
 
@@ -80,21 +80,21 @@ def test_a_queue_keeps_its_first_messages_and_puts_the_others_aside() -> None:
 def test_the_latest_messages_wait_for_a_segment_of_their_own() -> None:
     endpoint, rules = _full(solace()), solace()
     for offset in range(100, 109):
-        endpoint.process(_arrivals([offset]), [], 0)
+        list(endpoint.process(_arrivals([offset]), [], 0))
         endpoint = _again(endpoint, rules)
         assert _opened(endpoint) == SIZE + offset - 99
-    endpoint.process(_arrivals([109]), [], 0)
+    list(endpoint.process(_arrivals([109]), [], 0))
     assert _opened(_again(endpoint, rules)) == SIZE
 
 
 def test_messages_that_are_put_aside_are_delivered_in_their_order() -> None:
     rules = solace(max_backlog=25)
     endpoint = _full(rules)
-    endpoint.process([], _said(Bind("q", "A", 1)), 0)
+    list(endpoint.process([], _said(Bind("q", "A", 1)), 0))
     assert _delivered(endpoint) == list(range(25))
     endpoint = _again(endpoint, rules)
     assert _opened(endpoint) == 30, "those that are held, and what is left of the segment"
-    endpoint.process([], _said(SettleMessages("q", "A", 1, tuple(f"m-x-0-{number}" for number in range(25)))), 0)
+    list(endpoint.process([], _said(SettleMessages("q", "A", 1, tuple(f"m-x-0-{number}" for number in range(25)))), 0))
     assert _delivered(endpoint) == list(range(25, 50))
     assert _left(endpoint)[0] == (0, "accepted", "orders/0")
 
@@ -103,7 +103,7 @@ def test_the_latest_messages_are_delivered_after_those_that_are_put_aside() -> N
     rules = solace(max_backlog=0)
     endpoint = _full(rules, 105)
     assert _opened(endpoint) == 15
-    endpoint.process([], _said(Bind("q", "A", 1)), 0)
+    list(endpoint.process([], _said(Bind("q", "A", 1)), 0))
     assert _delivered(endpoint) == list(range(105))
 
 
@@ -111,7 +111,7 @@ def test_the_oldest_message_may_be_aside() -> None:
     rules = amps(settler="sublet")
     endpoint = _full(rules)
     # without a consumer nothing asks for the next ones
-    endpoint.process([], _said(SettleMessages("q", "A", 1, tuple(f"m-x-0-{number}" for number in range(10)))), 0)
+    list(endpoint.process([], _said(SettleMessages("q", "A", 1, tuple(f"m-x-0-{number}" for number in range(10)))), 0))
     assert _gauges(_again(endpoint, rules))[QUEUE_OLDEST.name, "q"] == 1.01
 
 
@@ -121,7 +121,7 @@ def test_the_oldest_message_may_be_aside() -> None:
 def test_a_message_that_is_put_aside_is_settled_by_its_id_alone(message: str) -> None:
     rules = amps()
     endpoint = _full(rules)
-    endpoint.process([], _said(SettleMessages("q", "B", 1, (message,))), 0)
+    list(endpoint.process([], _said(SettleMessages("q", "B", 1, (message,))), 0))
     there = message == "m-x-0-57"
     assert _left(endpoint) == ([(57, "accepted", "orders/57")] if there else [])
     assert _opened(endpoint) == SIZE
@@ -130,13 +130,13 @@ def test_a_message_that_is_put_aside_is_settled_by_its_id_alone(message: str) ->
 
 def test_an_id_that_is_too_long_for_a_number_is_unknown() -> None:
     endpoint = _full(amps())
-    endpoint.process([], _said(SettleMessages("q", "B", 1, ("m-x-0-" + "9" * 40,))), 0)
+    list(endpoint.process([], _said(SettleMessages("q", "B", 1, ("m-x-0-" + "9" * 40,))), 0))
     assert [event.reason for event in endpoint.events] == ["not-in-queue"]
 
 
 def test_a_message_that_is_put_aside_is_not_added_again() -> None:
     endpoint = _full(solace())
-    endpoint.process(_arrivals([57]), [], 0)
+    list(endpoint.process(_arrivals([57]), [], 0))
     assert not endpoint.events
     assert _gauges(_again(endpoint, solace()))[QUEUE_DEPTH.name, "q"] == 100
 
@@ -144,14 +144,14 @@ def test_a_message_that_is_put_aside_is_not_added_again() -> None:
 def test_messages_that_are_put_aside_count_towards_the_depth() -> None:
     rules = solace(max_depth=100)
     endpoint = _full(rules)
-    endpoint.process(_arrivals([100]), [], 0)
+    list(endpoint.process(_arrivals([100]), [], 0))
     assert _left(endpoint) == [(100, "queue-full", "orders/100")]
 
 
 def test_their_topics_count_towards_what_a_queue_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = _full(solace())
     monkeypatch.setattr("ackstream.jobs.queues.endpoint.MAX_SUBJECT_BYTES", 899)
-    endpoint.process(_arrivals([100]), [], 0)
+    list(endpoint.process(_arrivals([100]), [], 0))
     assert _left(endpoint) == [(100, "queue-full", "orders/100")]
 
 
@@ -159,11 +159,11 @@ def test_messages_that_are_put_aside_expire_one_by_one() -> None:
     rules = amps()
     endpoint = _full(rules, ttl_ms=10_000)
     assert endpoint.next_timeout == 11_000
-    endpoint.process([], [], 11_056)
+    list(endpoint.process([], [], 11_056))
     assert [offset for offset, _, _ in _left(endpoint)] == list(range(57))
     endpoint = _again(endpoint, rules)
     assert (endpoint.next_timeout, _gauges(endpoint)[QUEUE_DEPTH.name, "q"]) == (11_057, 43)
-    endpoint.process([], [], 11_099)
+    list(endpoint.process([], [], 11_099))
     assert endpoint.dump() is None
 
 
@@ -255,16 +255,16 @@ VERSION_3 = (
 def test_a_segment_of_an_earlier_release_is_read() -> None:
     endpoint = Endpoint(solace(max_backlog=0), SESSION)
     endpoint.load(3, VERSION_3)
-    endpoint.process([], _said(Bind("q", "A", 1)), 0)
+    list(endpoint.process([], _said(Bind("q", "A", 1)), 0))
     assert _delivered(endpoint) == list(range(21))
 
 
 def test_a_refused_settlement_says_where_its_message_is_from_wherever_that_is() -> None:
     rejected = _said(Bind("q", "A", 1, backlog=1), SettleMessages("q", "A", 1, ("m-x-0-50",), "rejected"), at=6_000)
     whole = Endpoint(solace(), SESSION)
-    whole.process(_arrivals(range(100)), rejected, 0)
+    list(whole.process(_arrivals(range(100)), rejected, 0))
     cut = _full(solace())
-    cut.process([], rejected, 5_500)
+    list(cut.process([], rejected, 5_500))
     (of_whole,), (of_cut,) = ([event for event in one.events if event.event == "refused"] for one in (whole, cut))
     assert of_cut == of_whole
     assert (of_cut.reason, of_cut.partition, of_cut.offset) == ("outcome-not-enabled", 0, 50)
