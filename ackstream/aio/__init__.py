@@ -1,7 +1,7 @@
 """The SDK for asyncio: the clients of ``ackstream.client``, awaited instead of waited for.
 
-Each twin holds a client and has its methods. A method that returns a future returns one of asyncio here; a method that
-waits is a coroutine; iteration is by ``async for``. A twin connects and closes by ``async with``.
+Each twin holds a client and has its methods. Futures are those of asyncio, methods that wait are coroutines, iteration
+is by ``async for``. A twin connects and closes by ``async with``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ackstream import client as sdk
 from ackstream.aio._base import SLICE_SECONDS, Calls, apart, aside, coroutine, future, outcome, same, sliced
@@ -49,8 +49,7 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
 class AsyncPublisher(AsyncClient[sdk.Publisher]):
     """The twin of :class:`Publisher`. Messages have the order in which :meth:`publish` is called.
 
-    While the window is full, or readers are too far behind, ``publish`` waits, and the loop does not. A call that is
-    cancelled has published its message, or not; so has one whose future is cancelled.
+    While the window is full, or readers are too far behind, ``publish`` waits. A cancelled call may have published.
     """
 
     _kind = sdk.Publisher
@@ -132,8 +131,8 @@ class AsyncSubscriber(AsyncClient[sdk.Subscriber]):
 class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader]):
     """The twin of :class:`SampleReader`: ``async for sample in reader``, or a coroutine function as its ``handler``.
 
-    ``application-auto`` acknowledges a sample when the next one is asked for, so that one whose turn of the loop raised
-    is received again at the next start, as is the last one before a ``break``. Iterate, or use a handler, not both.
+    ``application-auto`` acknowledges a sample when the next one is asked for: one whose turn of the loop raised comes
+    again at the next start, as does the last one before a ``break``. Iterate, or use a handler, not both.
     """
 
     _kind = sdk.SampleReader
@@ -251,7 +250,9 @@ class AsyncQueryClient(AsyncClient[sdk.QueryClient]):
     def __init__(self, given: options.QueryOptions) -> None:
         super().__init__(**vars(given))
 
-    async def _stream(self, call: Callable[[], sdk.MessageStream]) -> AsyncMessageStream:
+    async def _stream(self, call: Any) -> AsyncMessageStream:
+        if (handler := call.keywords.get("handler")) is not None:
+            call = partial(call, handler=partial(self._handle, asyncio.get_running_loop(), handler))
         return AsyncMessageStream(await aside(call))
 
     sow = coroutine(sdk.QueryClient.sow, _stream)

@@ -1,7 +1,7 @@
 """The bases of the twins: they make, use and close clients without blocking the loop.
 
-The clients of the SDK work in threads of their own. A twin adds one thread, which makes the calls that may wait, in the
-order in which they are awaited. The methods of a twin are made from those of its client, whose signatures they have.
+A twin adds one thread to those of its client, which makes the calls that may wait, in the order in which they are
+awaited. Its methods are made from those of its client, whose signatures they have.
 """
 
 from __future__ import annotations
@@ -156,8 +156,7 @@ _HANDLERS = ("handler", "batch_handler")
 class AsyncClient(Generic[C]):
     """Base of the twins: connects when its ``async with`` block is entered, and closes when that is left.
 
-    For one event loop. Cancelling the entry closes the client as soon as it is connected; cancelling the exit does not
-    stop it.
+    For one event loop. Cancelling the entry closes the client once it is connected; cancelling the exit does not.
     """
 
     _kind: ClassVar[Callable[..., Any]]
@@ -167,8 +166,7 @@ class AsyncClient(Generic[C]):
     def __init__(self, **options: Any) -> None:
         """Take the arguments of the client; the awaitable that a handler returns is awaited in the loop.
 
-        Signals and messages are handled one after the other, as they are by a plain function. A callback that is one,
-        such as ``on_error``, is called in a thread of the client.
+        Signals and messages are handled one after the other; a plain function is called in a thread of the client.
         """
         self._options = options
         self._begin()
@@ -274,8 +272,8 @@ def _close_made(making: asyncio.Future[Any]) -> None:
 class AsyncIteration(AsyncIterator[M], Generic[M]):
     """Hands messages to the loop, one when it is asked for.
 
-    The limited buffer of the client is the only one: messages that the application does not take stay there, and
-    once it is full, in Kafka. A wait that is cancelled loses nothing: its message is that of the next one.
+    The limited buffer of the client is the only one; once it is full, messages wait in Kafka. A wait that is cancelled
+    loses nothing: its message is that of the next one.
     """
 
     _coming: asyncio.Future[M | None] | None = None

@@ -145,7 +145,6 @@ def read(
     settings = terminal.load()
 
     def printed(reader: Any, show: Callable[[Message], None]) -> bool:
-        # one by one: a message is acknowledged when it is printed
         with reader.loan(1, POLL_SECONDS) as samples:
             for sample in samples:
                 show(sample)
@@ -188,6 +187,7 @@ def consume(
     ackstream consume work --count 1
     """
     from ackstream import client
+    from ackstream.client.reading.samples import usable_lake
 
     settings = terminal.load()
 
@@ -199,10 +199,10 @@ def consume(
         message.settle(outcome)
         return True
 
-    declared = () if outcome == "accepted" else (outcome,)
+    declared, lake = {outcome} - {"accepted"}, usable_lake(settings.lake)
     # with --count, no message is delivered that is not printed
     made = client.QueueConsumer(
-        settings.kafka, queue=queue, name=name, outcomes=declared, lake=settings.lake, backlog=1 if count else None
+        settings.kafka, queue=queue, name=name, outcomes=declared, lake=lake, backlog=1 if count else None
     )
     _print_all(made, printed, f"Consuming {queue} as {name}.", count, as_json=as_json)
 

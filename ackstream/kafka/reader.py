@@ -255,12 +255,7 @@ class TopicReader(Closing):
 
 
 def check_topics(
-    consumer: Any,
-    kafka: Kafka,
-    *,
-    reads: Iterable[str] = (),
-    writes: Iterable[str] = (),
-    group: str | None = None,
+    consumer: Any, kafka: Kafka, *, reads: Iterable[str] = (), writes: Iterable[str] = (), group: str | None = None
 ) -> None:
     """Check that topics (real names) exist, and may be read and written, before a program waits for them.
 

@@ -38,7 +38,7 @@ Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """The number of a sample, an epoch or an AppAck; 64 bits, as in the tables."""
 
 Quorum: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
-MAX_ROLES = 100
+MAX_ROLES = MAX_WRITERS = 100
 Quorums: TypeAlias = Annotated[dict[Name, Quorum], msgspec.Meta(max_length=MAX_ROLES)]
 """By required role, how many different readers of it must acknowledge each sample (R19)."""
 
@@ -97,7 +97,7 @@ class ReaderStart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     epoch: Number
     role: Name | None = None
     durable: bool = False
-    writers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=100)] = ("*",)
+    writers: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_WRITERS)] = ("*",)
 
 
 class ReaderAlive(msgspec.Struct, frozen=True, tag_field="type", tag="reader_alive"):

@@ -652,6 +652,40 @@ def test_commands_of_a_query_client_are_awaited() -> None:
         assert not name.startswith("sow_delete") or (arguments, options) == (("orders",), {"keys": ["a"]})
 
 
+def test_a_coroutine_function_handles_the_messages_of_a_subscription_in_the_loop() -> None:
+    class Queries(Client):
+        def __init__(self) -> None:
+            self._life = Lifetime()
+
+        def subscribe(self, _topic: str, *, handler: Any) -> MessageStream:
+            stream = MessageStream("c", "s", set(), live=True, bookmarks=None, handler=handler)
+            self.reader = threading.Thread(target=_add, args=(stream, _message(1), _message(2)))
+            self.reader.start()
+            return stream
+
+        def close(self) -> None:
+            self._life.close()
+
+    async def main() -> list[bytes | None]:
+        seen: list[bytes | None] = []
+        both = asyncio.Event()
+
+        async def handle(message: Any) -> None:
+            await asyncio.sleep(0)
+            seen.append(message.value)
+            if len(seen) == 2:
+                both.set()
+
+        queries = Queries()
+        async with AsyncQueryClient.over(queries) as client:  # type: ignore[arg-type]
+            await client.subscribe("orders", handler=handle)
+            await asyncio.wait_for(both.wait(), PATIENCE_SECONDS)
+        queries.reader.join()
+        return seen
+
+    assert asyncio.run(main()) == [b"1", b"2"]
+
+
 def test_a_stream_with_much_at_hand_leaves_other_tasks_their_turns() -> None:
     stream = _stream()
     _add(stream, *map(_message, range(1, 101)))

@@ -1,9 +1,8 @@
 """The life of a client: a thread that dies ends it visibly, and a handler of the application cannot end it.
 
 A client keeps one :class:`Lifetime`, runs its threads with it, and passes the errors that end it to ``fail``. Its pure
-:class:`Session` logs on (publisher, query client), starts (reader) or binds (queue consumer) until the job answers,
-then shows that it is alive; a later session of the name ends it. Times and pauses are in one unit of any clock that
-only goes forward.
+:class:`Session` begins (logon, start or bind) until the job answers, then shows that it is alive; a later session of
+the name ends it. Times and pauses are in one unit of any clock that only goes forward.
 """
 
 from __future__ import annotations

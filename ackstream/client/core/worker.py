@@ -77,9 +77,8 @@ class Worker(Closing):
     ) -> None:
         """Connect; no record is handled before ``run``. Topics and ``group`` are names without the prefix.
 
-        Without a group all records from now on are read. While the lease of ``labels`` has lapsed, records and answers
-        wait. Unless it ``skips`` them, records of a compression without a package end it: other members get them.
-        Raises ``UnreachableError`` without a broker or a topic.
+        Without a group all records from now on are read. While the lease of ``labels`` has lapsed, they wait. Unless it
+        ``skips`` them, records of a compression without a package end it. Raises ``UnreachableError``.
         """
         check_word("start", start, Start)
         connection = connection_of(brokers)

@@ -50,11 +50,7 @@ class PublisherLink:
     """Connects a publisher's messages with Kafka; numbers and sends under ``order``; may track ``readers``."""
 
     def __init__(
-        self,
-        connection: Connection,
-        options: PublisherOptions,
-        store: PublishStore,
-        messages: UnacknowledgedMessages,
+        self, connection: Connection, options: PublisherOptions, store: PublishStore, messages: UnacknowledgedMessages
     ) -> None:
         """Connect, and read the answers for the client from now on; parameters and errors as of a publisher."""
         self.order = threading.RLock()

@@ -82,12 +82,11 @@ class Retransmission:
 
     - there is one timer, that of the oldest message: it begins when Kafka has stored the message, or when the last
       acknowledgement arrived, if that is later;
-    - it is longer than two seconds where answers usually take longer: the estimate is that of TCP (RFC 6298), which
-      begins with the answer to the logon, at three times as long as it took; the interval of merged acks comes on top;
+    - it is longer where answers usually take longer: the estimate is that of TCP (RFC 6298), which begins with three
+      times as long as the answer to the logon took; the interval of merged acks comes on top;
     - a silent service gets the oldest message alone again, each time after twice as long (RFC 6298, 5.5). Only if it
       answers that, and is silent about the next ones, they were lost, and twice as many are sent with each timeout. An
-      answer to messages that were sent once shows that they were not: the service is late. So does a copy that it calls
-      a duplicate: the original was answered before that, and its time counts for the estimate (as in RFC 3522).
+      answer to messages that were sent once, or a copy called a duplicate (as in RFC 3522), shows that it is late.
     """
 
     def __init__(self, ack_timeout_ms: int, conflation_ms: int | None = None) -> None:

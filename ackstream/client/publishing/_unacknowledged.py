@@ -1,8 +1,7 @@
 """The messages of a publisher that are not acknowledged: numbering, the window, retransmission, and acknowledgements.
 
 Rules: brokers.md 1.1 A14 to A17 and 3.1 S3, S4, S7, S13. An ack, positive or negative, drops all messages up to its
-number. A refused message goes to the application and is never sent again. After a logon the messages that the service
-lacks are sent again, in order; an unanswered one is, too (``Retransmission``).
+number. After a logon the messages that the service lacks are sent again, in order; an unanswered one is, too.
 """
 
 from __future__ import annotations
@@ -80,9 +79,8 @@ class UnacknowledgedMessages(Awaited):
     def logged_on(self, last: int, begin: int = 0, takeovers: Takeovers | None = ()) -> Logon:
         """Drop the messages up to the service's last one; return those to send now (the others follow), and the holes.
 
-        Holes are numbers between those that are kept, and up to the first new one (above ``begin``): their messages
-        were lost with a file, or never published. Where another store has used numbers, messages get new ones; all of
-        them if it is not known (``takeovers`` ``None``).
+        Holes are numbers of no message between those that are kept, and up to the first new one (above ``begin``).
+        Where another store has used numbers, messages get new ones; if that is not known (``None``), all do.
         """
         if self._options.error_on_gap and last < self._messages.discarded:
             raise GapError(last + 1, self._messages.discarded)

@@ -1,7 +1,6 @@
 """Messages of the log, and an application's progress in its subscriptions: the discarded ones, and where to resume.
 
-The service keeps no read state: the client remembers the discarded messages, and the service reports from time to time
-how far the log has grown, whether or not anything matched (brokers.md 1.1 A22 to A25).
+The client remembers the discarded messages; the service reports how far the log has grown (brokers.md 1.1 A22 to A25).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ackstream.client.core.arguments import check_callables
 from ackstream.client.core.connection import OfOneProcess
 from ackstream.client.core.lifetime import AGAIN_SECONDS, call_handler
 from ackstream.client.errors import CommandTimeout, StreamClosedError
@@ -53,6 +54,7 @@ class MessageStream(OfOneProcess, Iterator[LogMessage]):
         handler: Callable[[LogMessage], None] | None,
     ) -> None:
         """Wait for answers until all ``awaited`` types have come; a ``handler`` replaces the iteration."""
+        check_callables(handler=handler)
         self.cid, self.sub_id = cid, sub_id
         self.request: dict[str, str] = {}
         self.requested: frozenset[str] = frozenset()

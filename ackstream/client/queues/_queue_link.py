@@ -45,9 +45,8 @@ REPORT_SECONDS = 1.0
 class QueueLink:
     """One consumer at one queue; binds again after the loss of a session.
 
-    Two threads: one reads and fetches; the other sends binds and signs of life meanwhile, and until the application has
-    finished with its last message. ``changed`` is notified of the session and the ready messages; after ``stopped`` no
-    message is handed out any more.
+    Two threads: one reads and fetches; the other sends binds and signs of life, until the application has finished with
+    its last message. ``changed``: the session or the ready messages; after ``stopped`` no message is handed out.
     """
 
     def __init__(
@@ -279,9 +278,17 @@ class QueueLink:
             self._closing.wait(BACKOFF_SECONDS)
             return
         del self._delivered[: len(deliveries)]
+        if self._fetcher.offline and self._fetch_failures.due(monotonic_ms() / 1000):
+            log.warning("Partitions of the topic messages have no leader: %s.", sorted(self._fetcher.offline))
+        if self._fetcher.offline and not contents:
+            self._closing.wait(BACKOFF_SECONDS)
         with self.changed:
             for one in deliveries:
                 content = contents.get(one.message)
+                if content is None and one.partition in self._fetcher.offline:
+                    # behind the others
+                    self._delivered.append(one)
+                    continue
                 if content is None:
                     log.error("Gave back message %s, which %s.", one.message, self._fetcher.absence)
                     self._send(self._session.refuse(one))

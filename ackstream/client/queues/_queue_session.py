@@ -74,13 +74,7 @@ class QueueSession:
     """One session of a consumer at a queue; the caller sends the records that its methods return."""
 
     def __init__(
-        self,
-        bind: Bind,
-        batches: AckBatches,
-        counts: Counter[str],
-        flow: FlowQos,
-        *,
-        stopped: bool = False,
+        self, bind: Bind, batches: AckBatches, counts: Counter[str], flow: FlowQos, *, stopped: bool = False
     ) -> None:
         """Begin with a bind that is due at once; a ``stopped`` consumer wants no messages for the moment."""
         self._bind = bind

@@ -15,6 +15,7 @@ from ackstream.client.core.lifetime import Client, Ending, Lifetime
 from ackstream.client.options import QueueOptions
 from ackstream.client.queues._queue_link import QueueLink
 from ackstream.client.queues.queued_messages import AckMode, after_handler, takes_call
+from ackstream.client.reading.samples import check_lake
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME
 
@@ -77,7 +78,7 @@ class QueueConsumer(Client):
         :param mode: who settles a message, as above
         :param backlog: messages it wants to hold at once; ``None``: 255; the queue may allow fewer
         :param outcomes: how it may settle besides ``accepted``
-        :param lake: where the tables are, for messages that Kafka has deleted
+        :param lake: where the tables are, for messages that Kafka has deleted; opened at once
         :param ack_batch: acceptances are sent together when this many are waiting
         :param ack_timeout: seconds after which they are sent in any case
         :param flow: when the library reports received deliveries (transport acks)
@@ -87,6 +88,7 @@ class QueueConsumer(Client):
         :raises UnreachableError: no broker, or a topic is missing
         :raises BindTimeout: the service does not answer
         :raises UnknownQueueError: the settings of the service have no such queue
+        :raises StartError: the table of ``lake`` cannot be read, ``MissingExtraError`` without the extra for it
         :raises InconsistentQosError: a backlog below 1, a name that is empty or too long, batches of acceptances that
             might never be full, or a flow that reports nothing
         """
@@ -98,6 +100,7 @@ class QueueConsumer(Client):
                 f"The backlog is {options.backlog}; it must be at least 1, and at most {MAX_BACKLOG:,}, or be omitted."
             )
         check_word("mode", options.mode, AckMode)
+        check_lake(options.lake)
         self._queue, self._mode = options.queue, options.mode
         handling = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._previous = threading.local()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
+from kafka.errors import LeaderNotAvailableError
 
 from ackstream.client.core.arguments import names
 from ackstream.client.core.messages import Message
@@ -143,6 +144,8 @@ class MessageFetcher:
 
     def __init__(self, connection: Connection, lake: Lake | None) -> None:
         self._lake = lake
+        self.offline: set[int] = set()
+        """The partitions that had no leader at the last fetch: their messages are there later."""
         self._reader = TopicReader(connection.consumer(connection.kafka.topic("messages"), fetch_max_wait_ms=50))
         self.absence = (
             "is neither in Kafka nor in the table messages"
@@ -160,13 +163,25 @@ class MessageFetcher:
         An error is to be retried, but a ``MissingCodecError``, which no other attempt mends.
         """
         wanted = {(delivery.topic, delivery.partition, delivery.offset): delivery for delivery in deliveries}
-        records = self._reader.fetch(wanted)
+        self.offline.clear()
+        records = self._from_kafka(list(wanted))
         found = {place: one for place, record in records.items() if (one := samples.of_record(record)) is not None}
         if self._lake is not None and len(found) < len(wanted):
             found |= self._from_table(self._lake, [one for location, one in wanted.items() if location not in found])
-        elif len(found) < len(wanted):
+        elif len(found) < len(wanted) and not self.offline:
             self._reader.check_codec("Messages", ", or give the consumer the lake of the settings, which has them")
         return {delivery.message: found[location] for location, delivery in wanted.items() if location in found}
+
+    def _from_kafka(self, places: Sequence[Place]) -> dict[Place, Any]:
+        try:
+            return self._reader.fetch(places)
+        except LeaderNotAvailableError:
+            partitions = {partition for _, partition, _ in places}
+            if len(partitions) == 1:
+                self.offline |= partitions
+                return {}
+            apart = (self._from_kafka([place for place in places if place[1] == one]) for one in partitions)
+            return {place: record for records in apart for place, record in records.items()}
 
     def _from_table(self, lake: Lake, gone: Iterable[MessageDelivered]) -> dict[Place, Sample]:
         from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it

@@ -51,9 +51,8 @@ class ReaderHistory(Awaited):
     ) -> None:
         """Begin an epoch, without samples; that of ``start`` may change until the first writer is known.
 
-        Stored samples that ``wanted`` does not select are acknowledged as filtered. ``on_acknowledged`` gets each
-        acknowledged sample, its response, and the reason if that was automatic. ``max_samples`` and ``max_bytes`` limit
-        those that wait to be stored, and those that are unacknowledged.
+        Stored samples that ``wanted`` does not select are filtered out. ``on_acknowledged`` gets each acknowledged one,
+        its response, and the reason if automatic. The limits are for those not stored yet, and for unacknowledged ones.
         """
         super().__init__()
         self._final = False

@@ -278,9 +278,7 @@ class ReaderLink:
 
 
 def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeout: float = 60.0) -> None:
-    """Remove a reader for good: no writer waits for it, and its name begins anew; a running one ends.
-
-    Acknowledgements for its required role still count.
+    """Remove a reader for good; a running one ends. Its name begins anew, its acknowledgements for a role count.
 
     :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings
     :param timeout: seconds to wait for the settle job

@@ -54,10 +54,9 @@ DROP_SECONDS = 10.0
 class ReaderPositions:
     """Moves the consumer of a reader, in its thread, and looks for missing samples that hold up all behind them.
 
-    A sample is certainly missing if it is absent after everything was read that Kafka had when its absence was noticed:
-    it is before the offset at which reading began, or Kafka has deleted it. Then the table has it. Without a table
-    reading goes back, twice as far each time, to the first record that Kafka has; a sample that is absent even then
-    ends the reader, which would skip it unnoticed. One that is absent from the table, too, is lost.
+    A sample is certainly missing if it is absent after everything was read that Kafka had when its absence was noticed.
+    Then the table has it. Without a table reading goes back, twice as far each time, to the first record that Kafka
+    has; a sample that is absent even then ends the reader. One that is absent from the table, too, is lost.
     """
 
     def __init__(
@@ -162,8 +161,7 @@ class ReaderPositions:
     def recover(self, partitions: Sequence[Any]) -> bool:
         """Fetch, or read again, samples that were missing earlier, too; return whether more may be fetched at once.
 
-        Raises ``SamplesGoneError`` if Kafka has deleted some and there is no ``lake``, the error of ``check``, or
-        ``StartError`` if the lake has no table; other errors are to be retried.
+        ``SamplesGoneError``, the error of ``check``, and ``StartError`` (no table) are final; others are to be retried.
         """
         missing, fetched = self._history.missing(), False
         if self._lake is None and missing and self._reads_on(partitions, missing):

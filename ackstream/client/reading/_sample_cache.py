@@ -203,9 +203,8 @@ class OpenOffsets:
 class TimeBasedFilter:
     """Passes one sample of each instance per ``separation_ms``, by the broker's times: by when they were published.
 
-    A reader that catches up receives the samples that it would have received then. As in Connext the samples between
-    are dropped, the last one of a burst too. Where one writer of an instance is read later than another, its samples
-    from before the last one that passed all pass: which of them lay too close to a third is no longer known.
+    As in Connext the samples between are dropped, the last one of a burst too. Where one writer of an instance is read
+    later than another, its samples from before the last one that passed all pass.
     """
 
     def __init__(self, separation_ms: int) -> None:

@@ -31,9 +31,8 @@ Report: TypeAlias = AppAck | ProtocolAck
 class ReorderBuffer:
     """One writer's samples, released once each, in the writer's order, and only those that are stored.
 
-    A message in Kafka may still be refused, so it waits until the topic ``stored`` names it; a message that ``stored``
-    names may not have arrived yet, or be in the table only. Publishers of one name may write different messages with
-    the same number: the one of the session that ``stored`` names is meant. Pure; rules: brokers.md R7, S19, 4 rule 4.
+    A message in Kafka may still be refused, so it waits until the topic ``stored`` names it and its session; a message
+    that ``stored`` names may not have arrived yet, or be in the table only. Rules: brokers.md R7, S19, 4 rule 4.
     """
 
     def __init__(self) -> None:

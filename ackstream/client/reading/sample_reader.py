@@ -23,7 +23,7 @@ from ackstream.client.reading._reader_link import ReaderLink
 from ackstream.client.reading._sample_cache import FailedSamples
 from ackstream.client.reading.samples import MAX_NAME_CHARACTERS, ReaderQos, check_at_least, check_lake
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
-from ackstream.protocol.readers import ReaderStart
+from ackstream.protocol.readers import MAX_WRITERS, ReaderStart
 from ackstream.protocol.record_headers import FOR_QUEUE
 from ackstream.protocol.rql.patterns import matches_any
 
@@ -128,8 +128,7 @@ class SampleReader(Client):
         epoch = time.time_ns() // 1_000_000
         writers = names("writers", options.writers)
         start = ReaderStart(options.name, epoch, options.role, options.durable, writers)
-        if options.lake is not None:
-            check_lake(options.lake)
+        check_lake(options.lake)
         limits: dict[str, Any] = {"max_samples": options.max_samples, "max_bytes": options.max_bytes}
         _check(self._qos, start, labels, **limits)
         self._history = ReaderHistory(
@@ -142,13 +141,7 @@ class SampleReader(Client):
         with ExitStack() as stack:
             self._labels = Labels(stack, connection.kafka, labels, None)
             self._link = ReaderLink(
-                connection,
-                start,
-                self._history,
-                self,
-                life=self._life,
-                lake=options.lake,
-                after_poll=self._after_poll,
+                connection, start, self._history, self, life=self._life, lake=options.lake, after_poll=self._after_poll
             )
             stack.callback(self._link.close)
             self._outbox = Answers(self._link.producer, connection, self._labels)
@@ -319,9 +312,11 @@ class SampleReader(Client):
 
 
 def _check(qos: ReaderQos, start: ReaderStart, labels: frozenset[str], **limits: int) -> None:
-    check_length("name", start.reader, MAX_NAME_CHARACTERS)
-    if start.role is not None:
-        check_length("role", start.role, MAX_NAME_CHARACTERS)
+    given = [("name", start.reader), *(("writers", name) for name in start.writers)]
+    for argument, text in [*given, ("role", start.role)] if start.role is not None else given:
+        check_length(argument, text, MAX_NAME_CHARACTERS)
+    if len(start.writers) > MAX_WRITERS:
+        raise InconsistentQosError(f"writers has {len(start.writers)} names: give {MAX_WRITERS}, or patterns with *.")
     if not qos.reliable:
         raise InconsistentQosError("This reader acknowledges: make it reliable, or read the topic with any consumer.")
     if labels and qos.kind == "protocol":

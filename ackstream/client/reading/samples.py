@@ -85,8 +85,10 @@ def of_row(row: dict[str, Any], reader: Acknowledger | None = None) -> Sample:
     return Sample(row["client"], row["subject"], *content, *place, None, reader)
 
 
-def check_lake(lake: Lake) -> None:
+def check_lake(lake: Lake | None) -> None:
     """Open the table with the messages; raise ``MissingExtraError``, or ``StartError`` with the cause."""
+    if lake is None:
+        return
     from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
 
     reading.check(lake, "messages")
@@ -95,8 +97,7 @@ def check_lake(lake: Lake) -> None:
 def usable_lake(lake: Lake | None) -> Lake | None:
     """Return the lake of the settings, ``None`` if it cannot be read: Kafka has most samples, and the log the cause."""
     try:
-        if lake is not None:
-            check_lake(lake)
+        check_lake(lake)
     except AckstreamError as error:
         log.warning("Samples that Kafka has deleted cannot be read from the table: %s", error)
         return None

@@ -8,6 +8,7 @@ from ackstream.client.errors import CommandTimeout, StreamClosedError
 from ackstream.client.queries import message_stream
 from ackstream.client.queries.bookmarks import Bookmarks, LogMessage
 from ackstream.client.queries.message_stream import MessageStream
+from ackstream.errors import BadParameterError
 from ackstream.protocol.messages import CommandAck
 from ackstream.protocol.queries import Position, bookmark
 
@@ -91,6 +92,14 @@ def test_a_wait_ends_after_its_timeout_or_with_the_stream() -> None:
         stream.wait("completed")
     with pytest.raises(StreamClosedError, match="closed"):
         next(stream)
+
+
+async def _awaited(_message: object) -> None: ...
+
+
+def test_a_handler_that_would_not_run_is_refused_before_the_stream_moves_on() -> None:
+    with pytest.raises(BadParameterError, match=r"handler is .* has to be awaited: use the client in ackstream\.aio"):
+        MessageStream("c1", "s", set(), live=True, bookmarks=None, handler=_awaited)  # type: ignore[arg-type]
 
 
 def test_a_handler_gets_the_messages_instead() -> None:

@@ -16,14 +16,16 @@ from ackstream.client.queues import _queue_link as queue_link
 from ackstream.client.queues.queue_consumer import QueueConsumer
 from ackstream.client.queues.queued_messages import FlowQos
 from ackstream.client.reading.samples import Sample
-from ackstream.errors import InconsistentQosError, NotConnectedError
+from ackstream.errors import InconsistentQosError, NotConnectedError, StartError
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
+from ackstream.settings import Lake
 from tests.client.connections import FakeConnection
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from ackstream.protocol.queues import QueueAnswer, QueueRequest
 
@@ -38,14 +40,15 @@ class Service:
         self.rejections: deque[Exception] = deque()
         self.fetch: Callable[[Sequence[MessageDelivered]], dict[str, Sample]] = _all
         self.absence = "is not there"
+        self.offline: set[int] = set()
         self.session = 0
         self.lease_ms = 0
         self.session_ms = 30_000
 
-    def deliver(self, *numbers: int, **more: Any) -> None:
+    def deliver(self, *numbers: int, partition: int = 0, **more: Any) -> None:
         """Deliver messages named by their number, which is that of the answer too."""
         self.answers += [
-            MessageDelivered("q", "A", self.session, number, f"m{number}", "t", 0, number, 0, 1, **more)
+            MessageDelivered("q", "A", self.session, number, f"m{number}", "t", partition, number, 0, 1, **more)
             for number in numbers
         ]
 
@@ -124,6 +127,40 @@ def test_a_message_that_cannot_be_read_goes_back_and_the_others_are_handed_out(
     assert (refusal.messages, refusal.outcome, refusal.unavailable) == (("m3",), "rejected", True)
     assert consumer.alive
     assert (consumer.statistics.unavailable, consumer.statistics.rejected) == (1, 0)
+
+
+def test_messages_of_a_partition_without_a_leader_hold_up_no_others_and_follow_once_it_has_one(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    away, asked = {0}, list[int]()
+
+    def fetch(deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
+        asked.append(len(deliveries))
+        service.offline = away & {one.partition for one in deliveries}
+        return _all([one for one in deliveries if one.partition not in service.offline])
+
+    service.fetch = fetch
+    consumer = consume()
+    service.deliver(2)
+    eventually(lambda: asked, "a fetch")
+    service.deliver(3, 4, partition=1)
+    received = [consumer.receive(PATIENCE_SECONDS) for _ in range(2)]
+    assert [message and message.id for message in received] == ["m3", "m4"]
+    assert (consumer.receive(0.05), service.settled("rejected")) == (None, [])
+    away.clear()
+    message = consumer.receive(PATIENCE_SECONDS)
+    assert message is not None
+    assert message.id == "m2"
+
+
+def test_a_lake_that_cannot_be_read_is_an_error_of_the_constructor(
+    service: Service, consume: Callable[..., QueueConsumer], tmp_path: Path
+) -> None:
+    (log := tmp_path / "messages" / "_delta_log").mkdir(parents=True)
+    (log / "00000000000000000000.json").write_text("these are my notes")
+    with pytest.raises(StartError, match=f"The table messages at {tmp_path}.* cannot be read: "):
+        consume(lake=Lake(path=str(tmp_path)))
+    assert service.sent == []
 
 
 @pytest.mark.parametrize("error", [OSError("the store is away"), CorruptRecordError("checksum"), KafkaTimeoutError()])

@@ -5,13 +5,14 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
-from kafka.errors import CorruptRecordError, KafkaTimeoutError, UnsupportedCodecError
+from kafka.errors import CorruptRecordError, KafkaTimeoutError, LeaderNotAvailableError, UnsupportedCodecError
 
 from ackstream.client.queues.queued_messages import MessageFetcher, QueueMessage
 from ackstream.errors import MissingCodecError
@@ -116,6 +117,33 @@ def test_what_kafka_has_is_fetched_and_nothing_else_holds_it_up(
     assert {int(sample.value or b"") for sample in found.values()} == {
         offset for offset in wanted & readable if offset >= beginning
     }
+
+
+@pytest.mark.parametrize("lake", [None, Lake()])
+def test_a_partition_without_a_leader_holds_up_no_message_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, lake: Lake | None
+) -> None:
+    monkeypatch.setattr(
+        reading, "messages_at", lambda _lake, positions: [_row(1, 3)] if positions == [(7, 1, 3)] else []
+    )
+    consumer = Consumer([1, 2])
+    beginnings = consumer.beginning_offsets
+
+    def without_leader(partitions: list[Any]) -> dict[Any, int]:
+        if any(one.partition == 1 for one in partitions):
+            raise LeaderNotAvailableError("Partition 1 of messages has no leader")
+        return beginnings(partitions)
+
+    consumer.beginning_offsets = without_leader  # type: ignore[method-assign]
+    fetcher = _fetcher(consumer, lake)
+    offline = msgspec.structs.replace(_delivered(3), message="m-1-3", partition=1)
+    found = fetcher.fetch([_delivered(1), offline, _delivered(2)])
+    assert {name: sample.value for name, sample in found.items()} == {"m-0-1": b"1", "m-0-2": b"2"} | (
+        {} if lake is None else {"m-1-3": b"row"}
+    )
+    assert fetcher.offline == {1}
+    fetcher.fetch([_delivered(1)])
+    assert fetcher.offline == set()
 
 
 @pytest.mark.parametrize(("codec", "package"), [("zstd", "zstandard"), ("snappy", "python-snappy"), ("lz4", "lz4")])

@@ -242,7 +242,14 @@ def test_a_sample_that_is_acknowledged_while_the_lease_of_the_labels_has_lapsed_
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"max_samples": 0}, "max_samples is 0"), ({"max_bytes": 0}, "max_bytes is 0"), ({"role": ""}, "role has 0")],
+    [
+        ({"max_samples": 0}, "max_samples is 0"),
+        ({"max_bytes": 0}, "max_bytes is 0"),
+        ({"role": ""}, "role has 0"),
+        # settle could not read the start
+        ({"writers": [f"w{number}" for number in range(101)]}, r"writers has 101 names: give 100, or patterns with \*"),
+        ({"writers": ["w" * 256]}, "writers has 256 characters"),
+    ],
 )
 def test_wrong_settings_are_refused_before_anything_is_connected(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InconsistentQosError, match=reason):

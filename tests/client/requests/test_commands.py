@@ -12,6 +12,7 @@ from ackstream.client import Command
 from ackstream.client.requests.commands import address
 from ackstream.client.requests.replies import Reply
 from ackstream.client.requests.requester import fields_in, fields_of, retrieval
+from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request
@@ -114,6 +115,11 @@ def test_a_timeout_may_be_written_as_in_the_protocol():
 def test_correlation_ids_are_made_up_where_none_is_given():
     command = Command.delete(THING)
     assert address(command)[1] != address(command)[1]
+
+
+def test_one_text_is_no_list_of_labels() -> None:
+    with pytest.raises(BadParameterError, match="acks is 'fleet:done', which is one text"):
+        address(Command.retrieve("org.acme:lamp"), acks="fleet:done")
 
 
 @pytest.mark.parametrize("identity", ["x" * (MAX_BYTES + 1), "\x01" * 171])
