@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,29 @@ if TYPE_CHECKING:
     import ssl
 
 
+DRIPS = {
+    "/early": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+    "/heads": (b"HTTP/1.1 200 OK\r\nx: ", b"a"),
+    "/body": (b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n", b"a"),
+    "/endless": (b"HTTP/1.1 200 OK\r\n\r\n", b"a"),
+}
+BOMB = gzip.compress(bytes(50_000_000))
+
+
 class Service:
     """Answers each request as its path says, and keeps it: ``/status/404``, ``/hang``, ``/slow``, ``/large``.
 
+    ``/bomb`` has a compressed body.
+    To paths of :data:`DRIPS` it sends a little all the time, and never a response to its end.
+
     :ivar status: of all other paths
+    :ivar headers: of all responses
     """
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         service = self
         self.status = 200
+        self.headers: dict[str, str] = {}
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.running = self.most = 0
         self.lock = threading.Lock()
@@ -41,6 +56,11 @@ class Service:
                     service.most = max(service.most, service.running)
                 if "/hang" in self.path or "/slow" in self.path:
                     service.gate.wait(30)
+                if self.path in DRIPS:
+                    first, again = DRIPS[self.path]
+                    self.wfile.write(first)
+                    while not service.gate.wait(0.02):
+                        self.wfile.write(again)
                 with service.lock:
                     service.running -= 1
                 status = int(self.path.rpartition("/status/")[2]) if "/status/" in self.path else service.status
@@ -48,6 +68,11 @@ class Service:
                     b"x" * (MAX_BODY_BYTES + 1) if "/large" in self.path else b'{"path": "%s"}' % self.path.encode()
                 )
                 self.send_response(status)
+                if "/bomb" in self.path:
+                    payload = BOMB
+                    self.send_header("Content-Encoding", "gzip")
+                for name, value in service.headers.items():
+                    self.send_header(name, value)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(payload)))
                 self.end_headers()

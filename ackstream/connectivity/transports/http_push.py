@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
+import socket
 import threading
 import time
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, unquote
@@ -17,11 +20,13 @@ from ackstream.connectivity.transports import transport
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR
 from ackstream.protocol.ditto.envelopes import decode_text, json_or_text, raw
-from ackstream.protocol.ditto.headers import CONTENT_TYPE
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, sendable
 from ackstream.protocol.errors import BAD_REQUEST, REQUEST_TIMEOUT, UNAVAILABLE
 from ackstream.settings.security import Tls
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage
     from ackstream.settings import Kafka
     from ackstream.settings.connections import HttpPushConnection
@@ -30,31 +35,60 @@ if TYPE_CHECKING:
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 MAX_BODY_BYTES = 262_144
-_TEMPORARY = frozenset({REQUEST_TIMEOUT, 429, 502, UNAVAILABLE, 504})
-"""Statuses of a service that accepts nothing at present."""
+OMITTED = "ditto-omitted-headers"
+"""Names the headers of a message that HTTP cannot carry."""
+_NAME = re.compile("(?!(?:connection|content-length|te|trailer|transfer-encoding|upgrade)$)[a-z0-9!#$&'*+.^_`|~-]+")
+_EMPTY = "\0"
+"""An empty text of a placeholder in an address."""
+
+
+class _Line:
+    """A connection of one thread, whose request another thread ends in time."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client, self.until = client, float("inf")
+        self._stream: Any = None
+
+    def trace(self, event: str, info: Any) -> None:
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._stream = info["return_value"]
+
+    def end(self) -> None:
+        # wakes the thread that reads or writes, which a close would not
+        with suppress(AttributeError, OSError):
+            socket.socket.shutdown(self._stream.get_extra_info("socket"), socket.SHUT_RDWR)
 
 
 class HttpPublisher(transport.TargetPublisher):
     """Sends requests from as many threads as the connection allows; from one, in order."""
 
     def __init__(self, connection: HttpPushConnection, _own: Kafka) -> None:
-        self._timeout = connection.timeout / 1000
-        user = connection.username
-        self._client = httpx.Client(
-            base_url=connection.url,
-            auth=None if user is None else (user, connection.secret),
-            verify=(connection.tls or Tls()).client_context(),
-            timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, transport.CONNECT_SECONDS)),
-            limits=httpx.Limits(max_connections=connection.parallelism),
-        )
+        self._timeout, self._unavailable = connection.timeout / 1000, connection.unavailable_statuses
         self._halted, self._closed = threading.Event(), threading.Event()
         self._queue: SimpleQueue[tuple[OutgoingMessage, Confirm] | None] = SimpleQueue()
-        # daemons, since a request that hangs cannot be interrupted
-        self._threads = [
-            threading.Thread(target=self._work, name=f"ackstream-{connection.id}-{number}", daemon=True)
-            for number in range(connection.parallelism)
+        context, user = (connection.tls or Tls()).client_context(), connection.username
+        self._lines = [
+            _Line(
+                httpx.Client(
+                    base_url=connection.url,
+                    auth=None if user is None else (user, connection.secret),
+                    verify=context,
+                    # a body is bounded as it arrives, so it is never inflated
+                    headers={"accept-encoding": "identity"},
+                    timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, transport.CONNECT_SECONDS)),
+                    limits=httpx.Limits(max_connections=1),
+                )
+            )
+            for _ in range(connection.parallelism)
         ]
-        for thread in self._threads:
+        self._threads = [
+            threading.Thread(target=self._work, args=(line,), name=f"ackstream-{connection.id}-{number}", daemon=True)
+            for number, line in enumerate(self._lines)
+        ]
+        for thread in (
+            threading.Thread(target=self._watch, name=f"ackstream-{connection.id}", daemon=True),
+            *self._threads,
+        ):
             thread.start()
 
     @property
@@ -65,7 +99,7 @@ class HttpPublisher(transport.TargetPublisher):
     @staticmethod
     def quoted(text: str) -> str:
         """Quote characters that end the path or separate parameters; slashes stay, as in ``{{ topic:full }}``."""
-        return quote(text, safe="/:@")
+        return quote(text, safe="/:@") or _EMPTY
 
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a request; see :class:`.TargetPublisher`."""
@@ -84,61 +118,90 @@ class HttpPublisher(transport.TargetPublisher):
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
         self._closed.set()
-        self._client.close()
+        for line in self._lines:
+            line.end()
+            line.client.close()
 
-    def _work(self) -> None:
+    def _work(self, line: _Line) -> None:
         while (entry := self._queue.get()) is not None:
             if self._halted.is_set():
                 continue
             message, done = entry
-            result = self._published(message)
+            result = self._published(line, message)
             if not self._closed.is_set():
                 done(result)
 
-    def _published(self, message: OutgoingMessage) -> transport.Published:
-        try:
-            return self._request(message)
-        except httpx.TimeoutException as error:
-            return transport.not_published(error, REQUEST_TIMEOUT)
-        except httpx.TransportError as error:
-            refused = isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol)
-            return transport.not_published(error, BAD_REQUEST if refused else UNAVAILABLE)
-        except Exception as error:  # noqa: BLE001 - an address or header that HTTP cannot carry
-            return transport.not_published(error, BAD_REQUEST)
+    def _watch(self) -> None:
+        while not self._closed.wait(min(1.0, self._timeout / 10)):
+            for line in self._lines:
+                if line.until < time.monotonic():
+                    line.end()
 
-    def _request(self, message: OutgoingMessage) -> transport.Published:
-        verb, _, path = message.address.partition(":")
+    def _published(self, line: _Line, message: OutgoingMessage) -> transport.Published:
+        line.until = until = time.monotonic() + self._timeout
+        try:
+            return self._request(line, message)
+        except httpx.TransportError as error:
+            late = isinstance(error, httpx.TimeoutException) or time.monotonic() > until
+            refused = isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol)
+            status = REQUEST_TIMEOUT if late else BAD_REQUEST if refused else UNAVAILABLE
+            return transport.not_published(error, status)
+        except Exception as error:  # noqa: BLE001 - an address that HTTP cannot carry
+            return transport.not_published(error, BAD_REQUEST)
+        finally:
+            line.until = float("inf")
+
+    def _request(self, line: _Line, message: OutgoingMessage) -> transport.Published:
+        verb, _, address = message.address.partition(":")
+        path, mark, query = address.partition("?")
         if leaves(path):
             # a placeholder must not lead to another part of the service
-            raise ValueError(f"The path {path} has a segment '..'.")
-        until = time.monotonic() + self._timeout
-        content = None if verb == "GET" else message.payload
-        with self._client.stream(verb, path, content=content, headers=message.headers) as response:
-            body = b""
-            for part in response.iter_bytes():
+            raise ValueError(f"The path {path} has a segment that is empty, '.' or '..'.")
+        where = (path + mark + query).replace(_EMPTY, "")
+        content, options = None if verb == "GET" else message.payload, {"trace": line.trace}
+        with line.client.stream(
+            verb, where, content=content, headers=carried(message.headers), extensions=options
+        ) as response:
+            headers, body = dict(response.headers), b""
+            for part in response.iter_raw():
                 body += part
                 if len(body) > MAX_BODY_BYTES:
                     body = f"The body has more than {MAX_BODY_BYTES:,} bytes.".encode()
-                    return published(response.status_code, {**response.headers, CONTENT_TYPE: "text/plain"}, body)
-                if time.monotonic() > until:
-                    raise httpx.ReadTimeout("The body of the response did not arrive in time.")
-        return published(response.status_code, dict(response.headers), body)
+                    headers = {**headers, CONTENT_TYPE: "text/plain", "content-encoding": "identity"}
+                    break
+        if time.monotonic() > line.until:
+            raise httpx.ReadTimeout("The response did not arrive in time.")
+        return published(response.status_code, headers, body, self._unavailable)
+
+
+def carried(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers as HTTP carries them: values percent-encoded if necessary, and the names of those left out."""
+    found = {name: sendable(value) for name, value in headers.items() if _NAME.fullmatch(name)}
+    left = sorted(headers.keys() - found.keys())
+    return found | ({OMITTED: sendable(", ".join(left))} if left else {})
 
 
 def leaves(path: str) -> bool:
-    """Return whether a path has a segment ``..``, as any server might read it: ``..;x`` and backslashes count, too."""
-    segments = unquote(path.partition("?")[0]).replace("\\", "/").split("/")
-    return any(segment.partition(";")[0] == ".." for segment in segments)
+    """Return whether a path has a segment ``.`` or ``..``, or an empty one within it or of a placeholder.
+
+    As any server might read it: ``..;x`` and backslashes count, too.
+    """
+    _, *segments = unquote(path).replace("\\", "/").split("/")
+    names = [segment.partition(";")[0] for segment in segments]
+    return "" in names[:-1] or any(name and name.strip(_EMPTY) in ("", ".", "..") for name in names)
 
 
-def published(status: int, headers: dict[str, str], body: bytes) -> transport.Published:
+def published(
+    status: int, headers: dict[str, str], body: bytes, unavailable: Collection[str] = ()
+) -> transport.Published:
     """Return the result in a response: its status, its body as JSON, a text or base64, its headers."""
     if not 100 <= status <= 599:  # noqa: PLR2004 - the range of statuses
         unknown = ValueError(f"The service answered with the unknown status {status}.")
         return transport.not_published(unknown, INTERNAL_ERROR, away=False)
-    return transport.Published(
-        status, _payload(headers.get(CONTENT_TYPE, ""), body), headers, away=status in _TEMPORARY
-    )
+    encoded = headers.get("content-encoding", "identity") != "identity"
+    kind = "application/octet-stream" if encoded else headers.get(CONTENT_TYPE, "")
+    away = not {str(status), f"{status // 100}xx"}.isdisjoint(unavailable)
+    return transport.Published(status, _payload(kind, body), headers, away=away)
 
 
 def _payload(kind: str, body: bytes) -> Raw | UnsetType:

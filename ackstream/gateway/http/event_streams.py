@@ -14,12 +14,11 @@ from msgspec import UNSET
 from starlette.responses import StreamingResponse
 
 from ackstream.gateway.http.operations import EVENT_STREAM, Match
-from ackstream.gateway.http.responses import sendable
 from ackstream.gateway.http.translation import fields_in, is_json, media_type, pieces, thing_ids
 from ackstream.gateway.streaming import UnreadMessages
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decoded, json_text, raw
-from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, sendable
 from ackstream.protocol.ditto.twin.permissions import check_visible, seen_by
 from ackstream.protocol.ditto.twin.subscriptions import Publication, subscription
 from ackstream.protocol.ditto.twin.things import check_id, merged, select_of_thing

@@ -22,7 +22,7 @@ from ackstream.gateway.http.translation import is_json, media_type, options_in
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success
 from ackstream.protocol.ditto.aggregates import http_body
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, json_text, raw
-from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS, sendable
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.errors import METHOD_NOT_ALLOWED, NOT_MODIFIED, DittoError, command_timeout
 from ackstream.settings.access import ROLE
@@ -59,7 +59,6 @@ _SHOWN_BY_BROWSERS = ("text/plain", "text/csv", "image/png", "image/jpeg", "imag
 
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+")
 _JSON = re.compile(r"application/(?!vnd\.eclipse\.ditto\+)[a-z0-9!#$&^_.+-]+")
-_SAFE_IN_HEADERS = "".join(map(chr, range(0x20, 0x7F)))
 _SINGLE = frozenset(RESPONSE_LABELS.values())
 
 
@@ -184,12 +183,6 @@ def _binary(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError:
         return text.encode()
-
-
-def sendable(text: str) -> str:
-    """Return text from outside for an HTTP header, with characters that are not allowed there percent-encoded."""
-    found = text if text.isascii() and text.isprintable() else quote(text, safe=_SAFE_IN_HEADERS, errors="replace")
-    return found.strip(" ")
 
 
 async def on_error(request: Request, error: Exception) -> Response:

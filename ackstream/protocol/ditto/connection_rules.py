@@ -111,7 +111,7 @@ class TargetAddress(msgspec.Struct, frozen=True):
 
 Settlement: TypeAlias = Literal["settle", "reject-with-redelivery", "reject-without-redelivery"]
 
-_PRECONDITION_FAILED, _NOT_AVAILABLE = 412, 501
+_PRECONDITION_FAILED = 412
 
 
 class SettlementAnswer(msgspec.Struct, frozen=True):
@@ -145,8 +145,7 @@ def settle(
         if error_status == _PRECONDITION_FAILED:
             # a message excluded by a condition must not be redelivered
             return "settle"
-        # a feature that is missing here stays missing
-        again = error_status != _NOT_AVAILABLE and _is_transient(error_status)
+        again = _is_transient(error_status)
     else:
         failed = [answer for answer in responses if answer.failed]
         if complete and len(responses) == expected and not failed:

@@ -11,6 +11,7 @@ import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -51,6 +52,7 @@ MOST_LABELS = 10_000
 
 _INTEGER = re.compile("[+-]?[0-9]{1,18}")
 _LARGEST = 10**18
+_PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 _BLANKS = "".join(map(chr, range(0x21)))
 """The characters that Java's ``trim`` removes."""
 
@@ -270,6 +272,12 @@ def shown_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 def taken_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of a message that are accepted from clients, without those that only the system sets."""
     return {name: value for name, value in headers.items() if name.lower() not in _NEVER_READ}
+
+
+def sendable(text: str) -> str:
+    """Return text from outside for an HTTP header, with characters that are not allowed there percent-encoded."""
+    found = text if text.isascii() and text.isprintable() else quote(text, safe=_PRINTABLE, errors="replace")
+    return found.strip(" ")
 
 
 def names_sender(headers: Iterable[str]) -> bool:

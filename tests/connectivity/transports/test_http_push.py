@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from contextlib import contextmanager
+import ssl
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.connectivity.transports.http_push import HttpPublisher, published
+from ackstream.connectivity.transports.http_push import OMITTED, HttpPublisher, published
 from ackstream.connectivity.transports.transport import OutgoingMessage, Published
 from ackstream.settings import Kafka
 from ackstream.settings.connections import HttpPushConnection
-from tests.harness.service import Service
+from tests.harness.certificates import Authority
+from tests.harness.service import BOMB, DRIPS, Service
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -61,11 +65,17 @@ def test_a_request_has_method_path_headers_and_body(service: Service) -> None:
     [
         (200, True, False),
         (201, True, False),
-        (302, False, False),
+        # what it says about itself, and not about the signal
+        (302, False, True),
+        (401, False, True),
+        (403, False, True),
+        (407, False, True),
         (404, False, False),
+        (413, False, False),
         (429, False, True),
-        (500, False, False),
+        (500, False, True),
         (503, False, True),
+        (521, False, True),
     ],
 )
 def test_the_status_of_the_response_is_that_of_the_acknowledgement(
@@ -77,6 +87,38 @@ def test_the_status_of_the_response_is_that_of_the_acknowledgement(
     with pushing(service.url) as publisher:
         (result,) = sent(publisher, f"POST:/status/{status}")
     assert (result.status, result.succeeded, result.away) == (status, succeeded, away)
+
+
+def test_which_statuses_say_that_the_service_is_unavailable_is_a_setting(service: Service) -> None:
+    with pushing(service.url, unavailable_statuses=["404", "5xx"]) as publisher:
+        results = sent(publisher, "POST:/status/404", "POST:/status/401", "POST:/status/500")
+    assert [result.away for result in results] == [True, False, True]
+
+
+@pytest.mark.parametrize("path", sorted(DRIPS))
+def test_a_response_that_never_ends_is_a_time_out_whatever_arrives_meanwhile(service: Service, path: str) -> None:
+    with pushing(service.url, timeout="300ms") as publisher:
+        results = sent(publisher, f"POST:{path}", "POST:/")
+    assert [(result.status, result.away) for result in results] == [(408, True), (200, False)]
+
+
+def test_over_tls_too_a_response_that_never_ends_is_a_time_out(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue_pair("service"))
+    with (
+        closing(Service(context)) as service,
+        pushing(service.url, timeout="1s", tls={"ca": str(authority.ca)}) as publisher,
+    ):
+        results = sent(publisher, "POST:/early", "POST:/")
+    assert [(result.status, result.away) for result in results] == [(408, True), (200, False)]
+
+
+def test_a_body_is_asked_for_plain_and_not_inflated(service: Service) -> None:
+    with pushing(service.url) as publisher:
+        (result,) = sent(publisher, "POST:/bomb")
+    assert service.requests[0][2]["accept-encoding"] == "identity"
+    assert base64.b64decode(json.loads(bytes(result.payload))) == BOMB
 
 
 def test_a_response_that_does_not_come_is_a_time_out(service: Service) -> None:
@@ -114,6 +156,13 @@ def test_no_more_requests_than_allowed_run_at_a_time(service: Service) -> None:
         "POST:/a/..%3B/b",
         "POST:/a\\..\\b",
         "POST:/a%5C..%5Cb",
+        "POST:/a/./b",
+        "POST:/a/%2E",
+        "POST:/a//b",
+        "POST://other/a",
+        f"POST:/tenants/{HttpPublisher.quoted('')}",
+        f"POST:/{HttpPublisher.quoted('')}{HttpPublisher.quoted('')}/delete",
+        f"POST:/tenants/.{HttpPublisher.quoted('')}/delete",
     ],
 )
 def test_a_placeholder_does_not_lead_to_another_part_of_the_service(service: Service, address: str) -> None:
@@ -122,10 +171,37 @@ def test_a_placeholder_does_not_lead_to_another_part_of_the_service(service: Ser
     assert (result.status, result.away, service.requests) == (400, False, [])
 
 
-def test_a_header_that_http_cannot_carry_is_an_error_of_the_message(service: Service) -> None:
+def test_what_does_not_make_another_path_is_sent(service: Service) -> None:
+    empty = HttpPublisher.quoted("")
+    with pushing(f"{service.url}/base") as publisher:
+        sent(publisher, "POST:/", "POST:/a/", f"POST:/a{empty}b?c={empty}&d=/../e//f")
+    assert [path for _, path, _, _ in service.requests] == ["/base/", "/base/a/", "/base/ab?c=&d=/../e//f"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "got"),
+    [
+        ("correlation-id", "gr\xf6\xdfe", "gr%C3%B6%C3%9Fe"),
+        ("correlation-id", " x ", "x"),
+        ("correlation-id", "a\x00b", "a%00b"),
+        ("device", "a\r\nb: c", "a%0D%0Ab: c"),
+        ("device", "\ud800", "?"),
+        ("device", "", ""),
+    ],
+)
+def test_a_value_that_http_cannot_carry_is_percent_encoded(service: Service, name: str, value: str, got: str) -> None:
     with pushing(service.url) as publisher:
-        (result,) = sent(publisher, "POST:/", headers={"device": "a\r\nb: c"})
-    assert (result.status, result.away, service.requests) == (400, False, [])
+        (result,) = sent(publisher, "POST:/", headers={name: value})
+    assert (result.status, service.requests[0][2][name], service.requests[0][3]) == (200, got, b"0")
+
+
+def test_a_header_that_http_cannot_carry_is_left_out_and_named(service: Service) -> None:
+    headers = {"transfer-encoding": "chunked", "content-length": "0", "a b": "x", "gr\xf6\xdfe": "x", "device": "lamp"}
+    with pushing(service.url) as publisher:
+        (result,) = sent(publisher, "POST:/", headers=headers)
+    ((_, _, got, body),) = service.requests
+    assert (result.status, body, got["device"]) == (200, b"0", "lamp")
+    assert got[OMITTED] == "a b, content-length, gr%C3%B6%C3%9Fe, transfer-encoding"
 
 
 def test_a_large_body_is_left_out_of_the_acknowledgement(service: Service) -> None:

@@ -125,10 +125,10 @@ def test_a_failed_precondition_settles_as_an_error_and_rejects_as_an_acknowledge
     assert settle(1, [SettlementAnswer((412,))]) == "reject-without-redelivery"
 
 
-def test_what_is_not_available_here_is_not_delivered_again() -> None:
-    assert settle(1, error_status=501) == "reject-without-redelivery"
-    # a party may have it tomorrow
-    assert settle(1, [SettlementAnswer((501,))]) == "reject-with-redelivery"
+@pytest.mark.parametrize("status", range(500, 600))
+def test_whatever_5xx_a_party_answers_with_its_message_is_delivered_again(status: int) -> None:
+    assert settle(1, error_status=status) == "reject-with-redelivery"
+    assert settle(1, [SettlementAnswer((status,))]) == "reject-with-redelivery"
 
 
 def test_neither_an_informational_status_nor_a_redirection_fails_alone() -> None:
