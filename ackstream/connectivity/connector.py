@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from ackstream.settings.gateway import with_access_file
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator, Sequence
 
     from ackstream.settings import Kafka, Settings
@@ -136,23 +136,6 @@ class Connector(transport.Runner):
         self._stack.close()
 
 
-class _Replies:
-    """Counts the replies that a publisher has accepted and not reported yet; thread-safe."""
-
-    def __init__(self) -> None:
-        self._number, self._bytes = 0, 0
-        self._lock = threading.Lock()
-
-    @property
-    def full(self) -> bool:
-        return self._number >= MAX_REPLIES or self._bytes >= MAX_REPLY_BYTES
-
-    def count(self, number: int, size: int) -> None:
-        with self._lock:
-            self._number += number
-            self._bytes += size
-
-
 class _Link:
     def __init__(
         self,
@@ -178,7 +161,8 @@ class _Link:
         self._attempts = 0
         self._opened_at: float | None = None
         self._open_at = 0.0
-        self._replies = _Replies()
+        # by identity: the size of each reply that the publisher has accepted and not reported yet
+        self._replies: dict[int, int] = {}
         self._clock = clock
         self.is_open = False
 
@@ -216,16 +200,16 @@ class _Link:
 
     def publish(self, message: transport.OutgoingMessage, done: transport.Confirm) -> None:
         """Publish a reply of a source with the publisher that is open now."""
-        publisher, replies, size = self._publisher, self._replies, len(message.payload)
+        publisher, replies = self._publisher, self._replies
         if publisher is None:
             done(transport.not_published(ConnectionError("The connection was closed."), UNAVAILABLE))
             return
 
         def published(result: transport.Published) -> None:
-            replies.count(-1, -size)
+            del replies[id(message)]
             done(result)
 
-        replies.count(1, size)
+        replies[id(message)] = len(message.payload)
         publisher.publish(message, published)
 
     def close(self) -> None:
@@ -299,7 +283,7 @@ class _Link:
         """Publish with a new publisher: the last one may still hold messages that are published again now."""
         connection, last = self._connection, self._publisher
         self._publisher = publisher = transport.transport(connection.type).publisher(connection, self._kafka)
-        self._replies = _Replies()
+        self._replies = {}
         if last is not None:
             last.close()
         if self._publishes:
@@ -310,7 +294,8 @@ class _Link:
     def _rests(self) -> bool:
         """Return whether sources take nothing: too many replies wait, or the connection is not open."""
         # if a later source cannot be opened, each attempt would execute the messages of the earlier ones again
-        return self._stack is None or self._replies.full
+        sizes = list(self._replies.values())
+        return self._stack is None or len(sizes) >= MAX_REPLIES or sum(sizes) >= MAX_REPLY_BYTES
 
     def _close_worker(self) -> None:
         worker, self._worker = self._worker, None

@@ -20,7 +20,7 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowled
 from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.connection_rules import resolve_label, target_subscription
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope
-from ackstream.protocol.ditto.headers import CHANNEL
+from ackstream.protocol.ditto.headers import CHANNEL, CONTENT_TYPE
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.ditto.twin.permissions import seen_by
@@ -33,7 +33,6 @@ from ackstream.protocol.ditto.twin.subscriptions import (
     dropped_by_targets,
     weak_acks,
 )
-from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -172,13 +171,14 @@ def answers_of(signal: Publication, acks: list[Acknowledgement]) -> list[Envelop
     return found
 
 
+PASSED_ON = frozenset({CONTENT_TYPE, "last-modified", "retry-after", "x-correlation-id", "x-request-id"})
+"""Headers of responses that acknowledgements have; any other may be a credential, or have another meaning here."""
+
+
 def issued(label: str, result: transport.Published, headers: Mapping[str, Any]) -> Acknowledgement:
     """Return the acknowledgement that a target issues; headers of the signal take precedence over the transport's."""
-    try:
-        return acknowledgement(label, result.status, result.payload, {**result.headers, **headers})
-    except DittoError:
-        # a header of the other system has another meaning here
-        return acknowledgement(label, result.status, result.payload, headers)
+    passed = {name: value for name, value in result.headers.items() if name in PASSED_ON}
+    return acknowledgement(label, result.status, result.payload, {**passed, **headers})
 
 
 MAX_PUBLISHING = 1_000
@@ -196,8 +196,9 @@ class OutboundWorker(Closing):
     """Publishes signals to the targets at least once: after a crash some are published again, none is lost.
 
     It ends when the other system accepts nothing: a signal whose requester would not be informed stays uncommitted, and
-    the next worker publishes it and those after it. A signal that is never accepted while others are becomes a dead
-    letter. While the lease of the labels is late, signals and acknowledgements wait.
+    the next worker publishes it and those after it. A signal that is refused, or never accepted while others are,
+    becomes a dead letter unless its requester is informed. While the lease of the labels is late, signals and
+    acknowledgements wait.
     """
 
     def __init__(
@@ -293,7 +294,7 @@ class OutboundWorker(Closing):
         reports = label == LIVE_RESPONSE or (label is not None and self._labels.complete)
         if result.away and not reports:
             if self._alone.failed(place):
-                self._give_up(handed, result)
+                self._give_up(handed, f"accepted others, but never this one: {result.reason}")
             else:
                 self._end()
             return
@@ -304,11 +305,13 @@ class OutboundWorker(Closing):
         except Exception:
             log.exception("The acknowledgement of %s was not sent.", signal.correlation_id)
         finally:
-            self._worker.outbox.release(work)
+            if result.succeeded or reports:
+                self._worker.outbox.release(work)
+            else:
+                self._give_up(handed, f"refused it: {result.reason}")
 
-    def _give_up(self, handed: _Handed, result: transport.Published) -> None:
+    def _give_up(self, handed: _Handed, why: str) -> None:
         message, signal = handed.publishing.message, handed.signal
-        why = f"{message.address} accepted others, but never this one: {result.reason}"
         letter = transport.ExternalMessage(
             f"{self._id}-{signal.correlation_id}", {"kafka.key": signal.thing_id}, message.payload
         )
@@ -319,7 +322,7 @@ class OutboundWorker(Closing):
             else:
                 self._worker.outbox.release(handed.work)
 
-        self._system.give_up(letter, why, stored)
+        self._system.give_up(letter, f"{message.address} {why}", stored)
 
     def _end(self) -> None:
         """Publish nothing more: the work of a signal stays open, so that its offset is not committed."""

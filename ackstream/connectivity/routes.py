@@ -27,7 +27,7 @@ from ackstream.client.errors import FlushTimeout, HandlerFailedError, RefusedErr
 from ackstream.client.reading.samples import usable_lake
 from ackstream.connectivity.transports.transport import EXPECTED, TURN_SECONDS, Runner
 from ackstream.errors import BadParameterError
-from ackstream.kafka.clients import CLOSE_SECONDS, backoff
+from ackstream.kafka.clients import CLOSE_SECONDS, MAX_BACKOFF_SECONDS, backoff
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES, ROUTE_OPEN
 from ackstream.protocol.record_headers import ORIGINAL_SEQ, ORIGINAL_WRITER, ROUTED_BY
@@ -49,8 +49,6 @@ OPEN_SECONDS = 30.0
 END_TO_END_SECONDS = 0.5
 MAX_AWAITING = 10_000
 """Limit of end-to-end acknowledgements that are due; beyond it the oldest are given up and time out."""
-STEADY_SECONDS = 60.0
-"""After at least this time a closed route is opened again without a longer wait."""
 
 
 def headers_behind(route: str, sample: Sample) -> list[tuple[str, bytes]]:
@@ -249,7 +247,7 @@ class Router(Runner):
                     if not isinstance(error, EXPECTED):
                         log.exception("The route %s failed.", settings.name)
                     # any error of a client library: a thread that ended would never open the route again
-                    attempts = 1 if time.monotonic() - began > STEADY_SECONDS else attempts + 1
+                    attempts = 1 if time.monotonic() - began > MAX_BACKOFF_SECONDS else attempts + 1
                     wait = backoff(attempts)
                     log.warning("The route %s is closed: %s It is opened again in %g s.", settings.name, error, wait)
                     stop.wait(wait)

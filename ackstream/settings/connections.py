@@ -57,6 +57,7 @@ HeaderMapping = Annotated[dict[str, TemplateText], AfterValidator(accepted_by(_o
 PipelineText = Annotated[str, AfterValidator(accepted_by(Pipeline.parse))]
 SubscriptionText = Annotated[str, AfterValidator(accepted_by(rules.target_subscription))]
 Label = Annotated[str, AfterValidator(accepted_by(parse_label))]
+Statuses = Annotated[str, Field(pattern="^[345]([0-9][0-9]|xx)$")]
 ResponseKind = Literal["response", "error", "nack"]
 
 
@@ -258,20 +259,15 @@ class HttpTargetSettings(Target):
     address: Annotated[str, Field(pattern="^(GET|POST|PUT|PATCH|DELETE):/"), _IS_TEMPLATE]
 
 
-_UNAVAILABLE = ("3xx", "401", "403", "407", "408", "425", "429", "5xx")
-
-
 class HttpPushConnection(_Login):
-    """An HTTP service that signals are pushed to. ``parallelism``: requests at a time; with 1 they are in order.
-
-    ``unavailable_statuses``: with which it says nothing about the signal, which is sent again.
-    """
+    """An HTTP service that signals are pushed to. ``parallelism``: requests at a time; with 1 they are in order."""
 
     type: Literal["http-push"]
     url: str = Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")
     parallelism: int = Field(1, ge=1, le=100)
     timeout: Milliseconds = duration("60s")
-    unavailable_statuses: tuple[Annotated[str, Field(pattern="^[345]([0-9][0-9]|xx)$")], ...] = _UNAVAILABLE
+    # with which it says nothing about a signal, which is sent again
+    unavailable_statuses: tuple[Statuses, ...] = ("3xx", "401", "403", "407", "408", "425", "429", "5xx")
     sources: Annotated[tuple[Source, ...], AfterValidator(accepted_by(_no_sources))] = ()
     targets: tuple[HttpTargetSettings, ...] = Field(min_length=1)
 

@@ -15,13 +15,14 @@ import pytest
 
 from ackstream.client.core.messages import Work
 from ackstream.connectivity import outbound as outbound_module
-from ackstream.connectivity.outbound import Outbound, OutboundWorker, answers_of, issued
+from ackstream.connectivity.outbound import PASSED_ON, Outbound, OutboundWorker, answers_of, issued
 from ackstream.connectivity.system import ROUNDS, STORED, AloneAway, Place
 from ackstream.connectivity.transports.transport import Published, TargetPublisher, not_published
 from ackstream.errors import MissingCodecError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_issued, response_to_ack
 from ackstream.protocol.ditto.envelopes import decode
+from ackstream.protocol.ditto.headers import taken_headers
 from ackstream.protocol.ditto.requests import read_request, response_matches
 from ackstream.protocol.ditto.twin.access import OPEN, Access, Rule
 from ackstream.protocol.ditto.twin.subscriptions import Publication, publication, weak_acks
@@ -133,14 +134,41 @@ def test_without_its_labels_a_connection_publishes_and_acknowledges_nothing_but_
 
 
 def test_headers_of_the_transport_are_those_of_the_acknowledgement_unless_the_signal_has_them() -> None:
-    result = Published(200, headers={"server": "x", "correlation-id": "theirs"})
-    assert issued("c:one", result, {"correlation-id": "mine"}).headers == {
-        "server": "x",
+    result = Published(200, headers={"retry-after": "9", "correlation-id": "theirs", "content-type": "text/plain"})
+    assert issued("c:one", result, {"correlation-id": "mine", "content-type": "text/csv"}).headers == {
+        "retry-after": "9",
         "correlation-id": "mine",
+        "content-type": "text/csv",
         "response-required": False,
     }
-    wrong = Published(200, headers={"timeout": "soon"})
-    assert "timeout" not in issued("c:one", wrong, {"correlation-id": "mine"}).headers
+
+
+HOSTILE = dict.fromkeys(
+    (
+        *(
+            "authorization",
+            "set-cookie",
+            "www-authenticate",
+            "location",
+            "x-auth-token",
+            "read-subjects",
+            "traceparent",
+        ),
+        *("ditto-originator", "ditto-weak-ack", "ditto-sudo", "ditto-auth-context", "requested-acks", "timeout"),
+        *("condition", "channel", "reply-to", "version", "if-match", "declared-acks", "entity-id", "etag"),
+    ),
+    "1",
+)
+
+
+@pytest.mark.parametrize("label", ["c:one", "live-response"])
+def test_no_credential_and_no_header_of_the_system_comes_back_from_a_service(label: str) -> None:
+    ack = issued(label, Published(200, headers=HOSTILE), {"correlation-id": "mine"})
+    assert ack.headers == {"correlation-id": "mine", "response-required": False}
+    assert not ack.weak
+    assert taken_headers(dict.fromkeys(PASSED_ON)).keys() == PASSED_ON
+    (answer,) = answers_of(message("c:one"), [ack])
+    assert not HOSTILE.items() & {name: str(value) for name, value in answer.headers.items()}.items()
 
 
 def test_a_signal_without_value_is_dropped_where_only_values_go_out() -> None:
@@ -396,21 +424,37 @@ class Running:
 
 
 @pytest.mark.parametrize(
-    ("away", "label", "alive", "remaining"),
+    ("away", "label", "alive", "remaining", "letters"),
     [
-        pytest.param(True, None, False, 1, id="nobody would learn of it: published again"),
-        pytest.param(True, "c:one", True, 0, id="its requester learns of it"),
-        pytest.param(False, None, True, 0, id="it would fail again"),
+        pytest.param(True, None, False, 1, [], id="nobody would learn of it: published again"),
+        pytest.param(True, "c:one", True, 0, [], id="its requester learns of it"),
+        pytest.param(False, None, True, 0, ["out refused it: 400 {"], id="it would fail again: a dead letter"),
+        pytest.param(False, "c:one", True, 0, [], id="its requester learns that it was refused"),
     ],
 )
-def test_a_signal_that_a_target_did_not_accept_is_kept_or_acknowledged(
-    monkeypatch: pytest.MonkeyPatch, *, away: bool, label: str | None, alive: bool, remaining: int
+def test_a_signal_that_a_target_did_not_accept_is_kept_acknowledged_or_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch, *, away: bool, label: str | None, alive: bool, remaining: int, letters: list[str]
 ) -> None:
     other = Other(not_published(TimeoutError("expired"), 503 if away else 400))
     running = Running(monkeypatch, other, *([] if label is None else [label]))
     work = running.handle()
     assert (running.worker.alive, work.remaining, other.halted) == (alive, remaining, not alive)
-    assert running.statuses == ([503] if label else [])
+    assert running.statuses == ([503 if away else 400] if label else [])
+    assert [reason[: len(letters[0])] for _, reason in running.given_up] == letters
+
+
+def test_a_refused_signal_whose_labels_were_lost_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(monkeypatch, Other(), "c:one")
+    work = running.handle()
+    running.labels.complete, running.labels.taken = False, True
+    running.publisher.open[0](Published(404))
+    assert (len(running.given_up), work.remaining, running.worker.alive) == (1, 0, True)
+
+
+def test_a_refused_signal_whose_dead_letter_is_not_stored_is_published_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(monkeypatch, Other(Published(404)))
+    running.stores = False
+    assert (running.handle().remaining, running.worker.alive) == (1, False)
 
 
 def test_a_signal_whose_labels_were_lost_before_it_failed_is_published_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,7 @@ def test_the_environment_gives_all_of_them_as_json() -> None:
         ({"type": "http-push", "targets": [TARGET]}, ["connections.0.url"]),
         (HTTP | {"sources": [SOURCE]}, ["connections.0.sources", "have no sources; remove them"]),
         (HTTP | {"targets": [TARGET]}, ["connections.0.targets.0.address", "'out'", "POST:/events"]),
+        (HTTP | {"unavailable_statuses": ["2xx"]}, ["connections.0.unavailable_statuses.0", "'2xx'", "such as 5xx"]),
         (HTTP | {"targets": []}, ["connections.0.targets"]),
         (HTTP | {"url": "ftp://x:geheim@y"}, ["connections.0.url", "https://service.example"]),
         ({"sources": [{"addresses": []}]}, ["connections.0.sources.0.addresses", "ACKSTREAM_CONNECTIONS."]),
