@@ -1,10 +1,8 @@
 """Routes: messages of publishers, passed on to another system and acknowledged hop by hop (Connext 31.12.8, R23).
 
 A route reads like any reader, and publishes in the other system like any publisher. It acknowledges a message once the
-other system has stored it, so its publisher waits for the route, and readers of the other system acknowledge to the
-route. An end-to-end acknowledgement is a label, which is requested by the message.
-A message is passed on at least once: after a crash of the route possibly twice, each time with the headers
-``original-writer`` and ``original-seq``. One that has come through a route of this name before is not passed on again.
+other system has stored it; an end-to-end acknowledgement is a label, which is requested by the message. A message is
+passed on at least once, with its origin, and never by a route of a name that it has come through.
 """
 
 from __future__ import annotations
@@ -236,14 +234,20 @@ class Router(Runner):
 
     def _keep_open(self, settings: RouteSettings, stop: threading.Event) -> None:
         sign = f"The route {settings.name}"
-        FIGURES.set(ROUTE_OPEN, settings.name, value=0)
         with HEALTH.expecting(sign, OPEN_SECONDS):
             attempts = 0
             while not stop.is_set():
                 began = time.monotonic()
+                FIGURES.set(ROUTE_OPEN, settings.name, value=0)
                 try:
-                    self._open(settings, sign, stop)
+                    with Route(settings, self._settings.kafka, self._settings.lake) as route:
+                        log.info("The route %s is open.", settings.name)
+                        FIGURES.set(ROUTE_OPEN, settings.name, value=1)
+                        while route.alive and not stop.wait(TURN_SECONDS):
+                            HEALTH.beat(sign, time.monotonic())
+                        route.wait_closed(0)
                 except Exception as error:
+                    FIGURES.set(ROUTE_OPEN, settings.name, value=0)
                     if not isinstance(error, EXPECTED):
                         log.exception("The route %s failed.", settings.name)
                     # any error of a client library: a thread that ended would never open the route again
@@ -251,14 +255,4 @@ class Router(Runner):
                     wait = backoff(attempts)
                     log.warning("The route %s is closed: %s It is opened again in %g s.", settings.name, error, wait)
                     stop.wait(wait)
-
-    def _open(self, settings: RouteSettings, sign: str, stop: threading.Event) -> None:
-        try:
-            with Route(settings, self._settings.kafka, self._settings.lake) as route:
-                log.info("The route %s is open.", settings.name)
-                FIGURES.set(ROUTE_OPEN, settings.name, value=1)
-                while route.alive and not stop.wait(TURN_SECONDS):
-                    HEALTH.beat(sign, time.monotonic())
-                route.wait_closed(0)
-        finally:
-            FIGURES.set(ROUTE_OPEN, settings.name, value=0)
+        FIGURES.set(ROUTE_OPEN, settings.name, value=0)
