@@ -100,8 +100,6 @@ def check_addresses(connection: KafkaConnection, own: Kafka) -> None:
             )
 
 
-OPEN_SECONDS = 30.0
-"""A connection that has been closed for longer counts as failed."""
 TURNING_SECONDS = 300.0
 """A turn may open the connection and wait for the other system: beyond this it hangs."""
 MAX_REPLIES, MAX_REPLY_BYTES = 1_000, 32 * 1024 * 1024
@@ -170,7 +168,7 @@ class _Link:
         sign = f"The connection {self.id}"
         thread = f"The thread of the connection {self.id}"
         FIGURES.set(CONNECTION_OPEN, self.id, value=False)
-        with HEALTH.expecting(sign, OPEN_SECONDS), HEALTH.expecting(thread, TURNING_SECONDS, vital=True):
+        with HEALTH.expecting(sign, transport.OPEN_SECONDS), HEALTH.expecting(thread, TURNING_SECONDS, vital=True):
             while not stop.is_set():
                 self.turn()
                 FIGURES.set(CONNECTION_OPEN, self.id, value=self.is_open)

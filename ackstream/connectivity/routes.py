@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +22,7 @@ from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import Answers, LabelAcks, text
 from ackstream.client.errors import FlushTimeout, HandlerFailedError, RefusedError, WouldBlockError
 from ackstream.client.reading.samples import usable_lake
-from ackstream.connectivity.transports.transport import EXPECTED, TURN_SECONDS, Runner
+from ackstream.connectivity.transports.transport import EXPECTED, OPEN_SECONDS, TURN_SECONDS, Runner
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import CLOSE_SECONDS, MAX_BACKOFF_SECONDS, backoff
 from ackstream.observe.endpoint import HEALTH
@@ -42,8 +41,6 @@ log = logging.getLogger(__name__)
 PREFIX = "route-"
 """Before the name of a route: its name as a reader here, and as a publisher there."""
 
-OPEN_SECONDS = 30.0
-"""A route that has been closed for longer counts as failed."""
 END_TO_END_SECONDS = 0.5
 MAX_AWAITING = 10_000
 """Limit of end-to-end acknowledgements that are due; beyond it the oldest are given up and time out."""
@@ -70,10 +67,8 @@ def _passed(sample: Sample) -> str:
 class Route(Client):
     """Passes messages on until it is closed, or an error ends it (:meth:`wait_closed`).
 
-    A message that the other system refuses stays unacknowledged, is counted and logged, and is tried again at the next
-    start; its publisher finds the route in ``waiting_for``. Once the reader can hold no more of them, the route ends.
-
-    :ivar counts: messages that were ``passed`` on, ``refused`` by the other system, and confirmed ``end_to_end``
+    A message that the other system refuses stays unacknowledged, is logged, and is tried again at the next start; its
+    publisher finds the route in ``waiting_for``. Once the reader can hold no more of them, the route ends.
     """
 
     def __init__(self, route: RouteSettings, kafka: Kafka, lake: Lake | None = None, *, timeout: float = 60.0) -> None:
@@ -82,7 +77,6 @@ class Route(Client):
         :param lake: the tables, for messages that Kafka has deleted
         :param timeout: seconds to wait for persist and settle of both systems
         """
-        self.counts: Counter[str] = Counter()
         self._route, self._name = route, PREFIX + route.name
         self._closing = threading.Event()
         self._life = Lifetime(lambda _error: self._closing.set())
@@ -196,7 +190,6 @@ class Route(Client):
         for seq, sample in list(self._awaiting.items()):
             if self._publisher.is_sample_app_acknowledged(seq):
                 self._awaiting.pop(seq, None)
-                self.counts["end_to_end"] += 1
                 self._label_acks.acknowledged(sample, None, None)
 
     # -- in the publisher's thread -------------------------------------------------------------------------------------
@@ -212,16 +205,13 @@ class Route(Client):
 
     def _finish(self, sample: Sample, error: BaseException | None) -> None:
         # otherwise the route or its publisher has ended: the message stays unacknowledged
-        refused = isinstance(error, (RefusedError, BadParameterError))
         if error is None:
             self._reader.acknowledge_sample(sample)
-        elif refused:
+        elif isinstance(error, (RefusedError, BadParameterError)):
             log.error("Message %s of %s was not passed on by %s: %s", sample.seq, sample.publisher, self._name, error)
             self._label_acks.rejected(sample, str(error), 400)
         with self._changed:
             self._passing -= 1
-            self.counts["passed"] += error is None
-            self.counts["refused"] += refused
             self._changed.notify_all()
 
 

@@ -521,7 +521,7 @@ def answered(topics: Kafka, elsewhere: Elsewhere, incoming: str, ack: dict[str, 
 
 
 def test_signals_are_pushed_to_http_and_the_response_is_the_acknowledgement(topics: Kafka) -> None:
-    """A service that is away loses no signal, in order; one whose requester learns of it is not repeated."""
+    """A service that is away, or has another password, loses no signal, in order; what it refuses is a dead letter."""
     name = topics.topic_prefix.rstrip("-")
     with closing(Service()) as service:
         one, two = f"{name}:one", f"{name}:two"
@@ -539,7 +539,7 @@ def test_signals_are_pushed_to_http_and_the_response_is_the_acknowledgement(topi
             found = eventually(lambda: len(acks_of(topics).get("asked", ())) == 2 and acks_of(topics), "both")["asked"]
             assert (found[one]["status"], found[one]["payload"]) == (200, {"path": "/events/lamp"})
             assert found[two]["status"] == 404
-            service.status = 503
+            service.status = 401
             for number in range(2, 6):
                 signals.event(f"e{number}", number, [])
             eventually(lambda: not connector.is_open, "the end of the connection")
@@ -552,6 +552,11 @@ def test_signals_are_pushed_to_http_and_the_response_is_the_acknowledgement(topi
 
             eventually(lambda: connector.is_open and set(values()) == {2, 3, 4, 5}, "the signals")
             assert list(dict.fromkeys(values())) == [2, 3, 4, 5]
+
+            def refused() -> set[int]:
+                return {json.loads(record.value)["value"] for record in records(topics, "dead-letters")}
+
+            eventually(lambda: refused() == {2, 3, 4, 5}, "the dead letters")
             signals.event("late", 6, [one])
             eventually(lambda: "late" in acks_of(topics), "the acknowledgement")
 

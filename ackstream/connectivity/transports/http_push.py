@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, unquote
@@ -40,6 +41,9 @@ OMITTED = "ditto-omitted-headers"
 _NAME = re.compile("(?!(?:connection|content-length|te|trailer|transfer-encoding|upgrade)$)[a-z0-9!#$&'*+.^_`|~-]+")
 _EMPTY = "\0"
 """An empty text of a placeholder in an address."""
+MAX_PAUSE_SECONDS = 3_600.0
+_RESUMES: dict[str, float] = {}
+"""By URL: when a service, which may be away before and after that, wants requests again. Monotonic seconds."""
 
 
 class _Line:
@@ -63,6 +67,7 @@ class HttpPublisher(transport.TargetPublisher):
     """Sends requests from as many threads as the connection allows; from one, in order."""
 
     def __init__(self, connection: HttpPushConnection, _own: Kafka) -> None:
+        self._url = connection.url
         self._timeout, self._unavailable = connection.timeout / 1000, connection.unavailable_statuses
         self._halted, self._closed = threading.Event(), threading.Event()
         self._queue: SimpleQueue[tuple[OutgoingMessage, Confirm] | None] = SimpleQueue()
@@ -85,16 +90,19 @@ class HttpPublisher(transport.TargetPublisher):
             threading.Thread(target=self._work, args=(line,), name=f"ackstream-{connection.id}-{number}", daemon=True)
             for number, line in enumerate(self._lines)
         ]
-        for thread in (
-            threading.Thread(target=self._watch, name=f"ackstream-{connection.id}", daemon=True),
-            *self._threads,
-        ):
+        watch = threading.Thread(target=self._watch, name=f"ackstream-{connection.id}-watch", daemon=True)
+        for thread in (watch, *self._threads):
             thread.start()
 
     @property
     def alive(self) -> bool:
         """Whether it still sends requests; after one that the service did not accept, it sends no more."""
         return not self._halted.is_set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the service wants requests now, according to its last ``Retry-After``."""
+        return time.monotonic() >= _RESUMES.get(self._url, 0.0)
 
     @staticmethod
     def quoted(text: str) -> str:
@@ -124,10 +132,12 @@ class HttpPublisher(transport.TargetPublisher):
 
     def _work(self, line: _Line) -> None:
         while (entry := self._queue.get()) is not None:
-            if self._halted.is_set():
+            if self._halted.wait(max(0.0, _RESUMES.get(self._url, 0.0) - time.monotonic())):
                 continue
             message, done = entry
             result = self._published(line, message)
+            if result.away and (wait := pause(result.headers.get("retry-after", ""))):
+                _RESUMES[self._url] = time.monotonic() + wait
             if not self._closed.is_set():
                 done(result)
 
@@ -172,6 +182,15 @@ class HttpPublisher(transport.TargetPublisher):
         if time.monotonic() > line.until:
             raise httpx.ReadTimeout("The response did not arrive in time.")
         return published(response.status_code, headers, body, self._unavailable)
+
+
+def pause(text: str) -> float:
+    """Return the seconds in a header ``Retry-After``, a number or a date: at most an hour, 0 without or in the past."""
+    try:
+        seconds = float(text) if text.isdecimal() else parsedate_to_datetime(text).timestamp() - time.time()
+    except (OverflowError, ValueError):
+        return 0.0
+    return min(max(seconds, 0.0), MAX_PAUSE_SECONDS)
 
 
 def carried(headers: Mapping[str, str]) -> dict[str, str]:

@@ -182,6 +182,8 @@ class TargetPublisher(Closing):
 
 
 TURN_SECONDS, END_SECONDS = 0.1, 20.0
+OPEN_SECONDS = 30.0
+"""A connection or route that has been closed for longer counts as failed."""
 EXPECTED = (AckstreamError, DittoError, errors.KafkaError, OSError)
 """Errors whose text is complete without a stack trace."""
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import ssl
+import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.connectivity.transports.http_push import OMITTED, HttpPublisher, published
+from ackstream.connectivity.transports.http_push import OMITTED, HttpPublisher, pause, published
 from ackstream.connectivity.transports.transport import OutgoingMessage, Published
+from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.settings import Kafka
 from ackstream.settings.connections import HttpPushConnection
 from tests.harness.certificates import Authority
@@ -95,9 +97,51 @@ def test_which_statuses_say_that_the_service_is_unavailable_is_a_setting(service
     assert [result.away for result in results] == [True, False, True]
 
 
+def test_a_service_gets_nothing_before_the_time_that_it_has_asked_for(service: Service) -> None:
+    service.headers["retry-after"] = "1"
+    with pushing(service.url) as publisher:
+        began = time.monotonic()
+        (result,) = sent(publisher, "POST:/status/503")
+        assert (result.away, publisher.connected) == (True, False)
+    # a connection that is opened again waits, too
+    with pushing(service.url) as publisher:
+        assert [each.status for each in sent(publisher, "POST:/", "POST:/")] == [200, 200]
+        assert publisher.connected
+    assert time.monotonic() - began >= 1.0
+
+
+def test_a_pause_that_a_service_has_asked_for_does_not_hold_up_a_close(service: Service) -> None:
+    service.headers["retry-after"] = "3000"
+    results: list[Published] = []
+    began = time.monotonic()
+    with pushing(service.url) as publisher:
+        sent(publisher, "POST:/status/429")
+        publisher.publish(OutgoingMessage("POST:/", {}, b""), results.append)
+    assert (results, len(service.requests)) == ([], 1)
+    assert time.monotonic() - began < CLOSE_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("", 0.0),
+        ("0", 0.0),
+        ("120", 120.0),
+        ("9" * 400, 3_600.0),
+        ("-1", 0.0),
+        ("soon", 0.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 3_600.0),
+        ("Fri, 99 Dec 9999 23:59:59 GMT", 0.0),
+    ],
+)
+def test_a_retry_after_is_a_number_of_seconds_or_a_date(text: str, seconds: float) -> None:
+    assert pause(text) == seconds
+
+
 @pytest.mark.parametrize("path", sorted(DRIPS))
 def test_a_response_that_never_ends_is_a_time_out_whatever_arrives_meanwhile(service: Service, path: str) -> None:
-    with pushing(service.url, timeout="300ms") as publisher:
+    with pushing(service.url, timeout="1s") as publisher:
         results = sent(publisher, f"POST:{path}", "POST:/")
     assert [(result.status, result.away) for result in results] == [(408, True), (200, False)]
 
