@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import logging
 import os
@@ -9,6 +11,9 @@ import re
 import signal
 import warnings
 from collections import defaultdict
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +28,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from ackstream.local.broker import Broker
 
+from ackstream.gateway.access import passwords
 from ackstream.lake import tables
 from ackstream.local import jars
 from ackstream.local.submit import JAVA_OPTIONS, archive_classes
@@ -55,6 +61,9 @@ hypothesis.settings.register_profile(
     "nightly", hypothesis.settings.get_profile("ackstream"), derandomize=False, max_examples=10_000
 )
 hypothesis.settings.load_profile("ackstream")
+
+# it takes 50 ms on purpose, and gateways of tests have the same few users
+passwords._hash = cache(passwords._hash)
 
 _NEEDS_SERVICES = {"broker", "kafka", "jvm", "spark"}
 _NAMES_SERVICES = re.compile(
@@ -93,6 +102,31 @@ def pytest_configure(config: pytest.Config) -> None:
         # as for what a shell starts in the background: a test that presses Ctrl-C would wait for ever
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect no garbage until here, and never look through what is imported and collected: all of it stays."""
+    gc.freeze()
+    gc.enable()
+    # extensions look for leaks at the end
+    atexit.register(gc.unfreeze)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let each of several processes compile its share of the files before it collects them all.
+
+    In a clean clone, each would compile all of them at the same time otherwise.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        if not pytest_ignore_collect(file, session.config):
+            # an error is reported when it is collected
+            with suppress(Exception):
+                import_module(".".join(file.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 @pytest.hookimpl(optionalhook=True)
