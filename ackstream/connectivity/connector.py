@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ackstream.client.core.labels import Labels
 from ackstream.connectivity.intake import Intake
 from ackstream.connectivity.outbound import OutboundWorker
-from ackstream.connectivity.system import AloneAway, System
+from ackstream.connectivity.system import Lanes, System
 from ackstream.connectivity.transports import transport
 from ackstream.connectivity.transports.kafka import cluster, shares_brokers
 from ackstream.errors import SettingsError
@@ -154,7 +154,7 @@ class _Link:
         self._labels: Labels | None = None
         self._publisher: transport.TargetPublisher | None = None
         self._worker: OutboundWorker | None = None
-        self._away = AloneAway()
+        self._lanes = Lanes(connection.max_attempts)
         self._sources: list[transport.MessageSource] = []
         self._attempts = 0
         self._opened_at: float | None = None
@@ -241,6 +241,8 @@ class _Link:
             self._begin_to_publish(self._labels)
             self._opened_at = self._clock()
             log.info("The connection %s publishes to its targets again.", self.id)
+        if self._worker is not None:
+            self._worker.turn()
 
     def _fault(self) -> str | None:
         if self._publisher is not None and not self._publisher.alive:
@@ -286,7 +288,7 @@ class _Link:
             last.close()
         if self._publishes:
             self._worker = OutboundWorker(
-                connection, self._kafka, publisher, self._system, labels, self._away, self._access
+                connection, self._kafka, publisher, self._system, labels, self._lanes, self._access
             )
 
     def _rests(self) -> bool:

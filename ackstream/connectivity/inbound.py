@@ -229,11 +229,8 @@ def requested_acks(
 ) -> list[str] | None:
     """Apply ``acknowledgementRequests`` of a source; ``None`` leaves the labels to the channel's default.
 
-    :param own: labels the signal itself requests, or ``None`` without the header
-    :param includes: added unless the signal requests ``[]``
-    :param condition: the filter, evaluated on the headers of the external message: if it resolves to nothing, no label
-        is requested; without any labels its own result is taken
-    :raises DittoError: 400 ``header.invalid``: the result of the filter is not a JSON array of labels
+    ``own`` is ``None`` without the header. A filter that resolves to nothing requests no label. Raises 400
+    ``header.invalid``: its result is not a JSON array of labels.
     """
     labels = own
     if includes and own != []:

@@ -18,7 +18,7 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLarg
 
 from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, RejectedSignal
 from ackstream.connectivity.system import SourceFailure, System, statuses
-from ackstream.connectivity.transports.transport import OF_RECORD, outgoing, redelivers, text_headers
+from ackstream.connectivity.transports.transport import MAX_BYTES, OF_RECORD, outgoing, redelivers, text_headers
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import backoff
 from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
@@ -48,8 +48,6 @@ _MAY_PASS = (AckstreamError, KafkaError, OSError)
 
 CHECK_SECONDS = 1.0
 """How often messages are checked for an expired wait."""
-MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of the messages in flight beyond which none is taken."""
 PAUSE_SECONDS = 30.0
 """Maximum time between two attempts: RabbitMQ ends a channel with a message that is not settled for half an hour."""
 
@@ -87,14 +85,10 @@ class Intake:
         access: Access,
         rests: Callable[[], bool],
     ) -> None:
-        """Send the signals of messages to ``system`` and their replies with ``publish``, as far as access permits.
-
-        :param labels: acknowledgements are rejected while another client holds one of them, and wait while their lease
-            is late
-        :param rests: returns whether no message may be taken, as while too many replies wait
-        """
+        """Send signals to ``system`` and their replies with ``publish``; while it ``rests``, no message is taken."""
         self._connection_id = connection_id = connection.id
         self._max_attempts, self._qos = connection.max_attempts, source.qos
+        # acknowledgements are rejected while another client holds one of them, and wait while their lease is late
         self._labels = labels
         self._reply_target = source.reply_target
         self._inbound = Inbound(connection_id, source, access)

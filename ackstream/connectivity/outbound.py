@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,15 +13,14 @@ from msgspec import UNSET
 
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
-from ackstream.connectivity.system import AloneAway, Place, System
+from ackstream.connectivity.system import Lanes, Place, System
 from ackstream.connectivity.transports import transport
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing
 from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack, live_response
-from ackstream.protocol.ditto.aggregates import write_acks
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack
 from ackstream.protocol.ditto.connection_rules import resolve_label, target_subscription
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope
-from ackstream.protocol.ditto.headers import CHANNEL, CONTENT_TYPE
+from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.ditto.twin.permissions import seen_by
@@ -29,6 +29,7 @@ from ackstream.protocol.ditto.twin.subscriptions import (
     Drop,
     Publication,
     Stream,
+    answers_of,
     as_delivered,
     dropped_by_targets,
     weak_acks,
@@ -82,12 +83,10 @@ class Outbound:
     def plan(
         self, signal: Publication, time: datetime | None = None, extra: Extra | None = None, *, held: bool = True
     ) -> Plan:
-        """Decide which messages and acknowledgements a signal gets.
+        """Decide which messages and acknowledgements a signal gets; ``time`` is the value of ``time:now`` in filters.
 
-        :param time: the value of ``time:now`` in filters
-        :param extra: returns fields of a thing (id, selector) for topics with ``extraFields``; if it raises, the label
-            of the target gets the error
-        :param held: whether the connection holds its labels; without them only ``live-response`` is issued
+        ``extra`` returns fields of a thing; if it raises, the label of the target gets the error. Without its labels
+        ``held`` the connection issues ``live-response`` alone.
         """
         own = {*self._labels.declared, *self._labels.issued} if held else set()
         shown = [label for label in signal.labels if label in own]
@@ -160,17 +159,6 @@ class _TargetRules:
         )
 
 
-def answers_of(signal: Publication, acks: list[Acknowledgement]) -> list[Envelope]:
-    """Return the messages that acknowledge a signal: an aggregate, and the live response that a target issues."""
-    channel = "live" if signal.stream != "events" else "twin"
-    headers = signal.envelope.headers | ({CHANNEL: "live"} if channel == "live" else {})
-    found = [live_response(signal.envelope, ack) for ack in acks if ack.label == LIVE_RESPONSE]
-    custom = [ack for ack in acks if ack.label != LIVE_RESPONSE]
-    if custom:
-        found.append(write_acks(custom, thing_id=signal.thing_id, channel=channel, headers=headers))
-    return found
-
-
 PASSED_ON = frozenset({CONTENT_TYPE, "last-modified", "retry-after", "x-correlation-id", "x-request-id"})
 """Headers of responses that acknowledgements have; any other may be a credential, or have another meaning here."""
 
@@ -195,10 +183,9 @@ class _Handed(NamedTuple):
 class OutboundWorker(Closing):
     """Publishes signals to the targets at least once: after a crash some are published again, none is lost.
 
-    It ends when the other system accepts nothing: a signal whose requester would not be informed stays uncommitted, and
-    the next worker publishes it and those after it. A signal that is refused, or never accepted while others are,
-    becomes a dead letter unless its requester is informed. While the lease of the labels is late, signals and
-    acknowledgements wait.
+    One that is not accepted, and whose requester would not be informed, is published again (:class:`.Lanes`), or, if it
+    is refused, a dead letter. The worker ends when the other system accepts nothing. While the lease of the labels is
+    late, all wait.
     """
 
     def __init__(
@@ -208,36 +195,36 @@ class OutboundWorker(Closing):
         publisher: transport.TargetPublisher,
         system: System,
         labels: Labels,
-        away: AloneAway,
+        lanes: Lanes,
         access: Access,
     ) -> None:
         """Start; once this returns, every further signal is published. Raises ``UnreachableError``: no Kafka, or topic.
 
-        :param labels: acknowledgements are rejected while another client holds one of them
-        :param away: the failures that earlier workers of the connection met
+        ``lanes`` has what earlier workers of the connection met.
         """
         self._id = connection.id
         self._outbound = Outbound(connection, access, publisher.quoted)
         self._publisher = publisher
         self._system = system
         self._labels = labels
-        self._alone = away
-        self._changed = threading.Condition()
-        self._publishing = 0
+        self._lanes, self._changed = lanes, lanes.changed
+        # all that are handed to the publisher, or wait
+        self._open: dict[Place, _Handed] = {}
+        self._bytes = self._publishing = 0
         # nothing more is handed to the publisher: it is closed, or the other system is away
         self._ended = threading.Event()
-        self._away = False
         live = self._outbound.streams & {"live-commands", "messages"}
         topics = ["events", "signals"] if live else ["events"]
         group = f"ackstream-target-{connection.id}"
         self._worker = Worker(kafka, topics, self._handle, group=group, start="latest", labels=labels)
-        away.begin()
+        with self._changed:
+            lanes.begin()
         self._worker.run()
 
     @property
     def alive(self) -> bool:
         """Whether signals are still read and published."""
-        return self._worker.life.alive and not self._away
+        return self._worker.life.alive and not self._ended.is_set()
 
     @property
     def fault(self) -> str:
@@ -247,68 +234,95 @@ class OutboundWorker(Closing):
     def close(self) -> None:
         """Wait for confirmations for at most 5 s, then stop; unconfirmed signals are published at the next start."""
         with self._changed:
+            # unless it is away, or its connection lost
+            waits = self.alive and self._publisher.alive
             self._ended.set()
             self._changed.notify_all()
-            # unless it is away, or its connection lost
-            if self.alive and self._publisher.alive:
-                self._changed.wait_for(lambda: not self._publishing or self._away, CLOSE_SECONDS)
+            if waits:
+                self._changed.wait_for(lambda: not self._publishing, CLOSE_SECONDS)
         self._worker.close()
+
+    def turn(self) -> None:
+        """Publish the messages that have waited and are due; called regularly by one thread."""
+        while not self._ended.is_set():
+            with self._changed:
+                place = self._lanes.next(time.monotonic())
+                self._publishing += place is not None
+            if place is None:
+                return
+            self._publish(self._open[place])
 
     def _handle(self, record: Any, work: Work) -> None:
         signal = read_publication(record, self._worker.originator_key)
         if signal is None:
             return
-        if self._ended.is_set():
-            # uncommitted: the next worker publishes it
-            self._worker.outbox.hold(work)
-            return
         moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)
         plan = self._outbound.plan(signal, moment, self._system.extra, held=not self._labels.taken)
         self._answer(signal, [*weak_acks(signal, plan.weak), *plan.failed], work)
-        for publishing in plan.publishings:
+        for number, publishing in enumerate(plan.publishings):
+            place = Place(record.topic, record.partition, record.offset, number, publishing.message.address)
+            handed = _Handed(signal, publishing, work, place)
             self._worker.outbox.hold(work)
             with self._changed:
-                self._changed.wait_for(lambda: self._publishing < MAX_PUBLISHING or self._ended.is_set())
+                self._changed.wait_for(lambda: self._has_room or self._ended.is_set())
                 if self._ended.is_set():
+                    # uncommitted: the next worker publishes it
                     return
-                self._publishing += 1
-            place = Place(record.topic, record.partition, record.offset, publishing.message.address)
-            handed = _Handed(signal, publishing, work, place)
-            self._publisher.publish(publishing.message, partial(self._published, handed))
+                if publishing.label is None and self._lanes.accepted(place):
+                    self._worker.outbox.release(work)
+                    continue
+                self._open[place] = handed
+                self._bytes += len(publishing.message.payload)
+                waits = self._lanes.waits(place, time.monotonic())
+                self._publishing += not waits
+            if not waits:
+                self._publish(handed)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._open) < MAX_PUBLISHING and self._bytes < transport.MAX_BYTES
+
+    def _publish(self, handed: _Handed) -> None:
+        self._publisher.publish(handed.publishing.message, partial(self._published, handed))
 
     def _published(self, handed: _Handed, result: transport.Published) -> None:
+        signal, (message, label), _, place = handed
         FIGURES.count(CONNECTION_MESSAGES, self._id, "outbound", "published" if result.succeeded else "failed")
         if not result.succeeded:
-            name, where = handed.signal.correlation_id, handed.publishing.message.address
-            log.warning("%s of %s was not published to %s: %s", name, self._id, where, result.reason)
-        else:
-            self._alone.accepted(handed.place)
-        self._decide(handed, result)
-        with self._changed:
-            self._publishing -= 1
-            self._changed.notify_all()
-
-    def _decide(self, handed: _Handed, result: transport.Published) -> None:
-        signal, (_, label), work, place = handed
+            name = signal.correlation_id
+            log.warning("%s of %s was not published to %s: %s", name, self._id, message.address, result.reason)
         # labels may have been lost since the signal was read
         reports = label == LIVE_RESPONSE or (label is not None and self._labels.complete)
-        if result.away and not reports:
-            if self._alone.failed(place):
-                self._give_up(handed, f"accepted others, but never this one: {result.reason}")
-            else:
-                self._end()
-            return
-        try:
-            # while the lease is late it waits
-            if label is not None:
-                self._answer(signal, [issued(label, result, signal.envelope.headers)], work)
-        except Exception:
-            log.exception("The acknowledgement of %s was not sent.", signal.correlation_id)
-        finally:
-            if result.succeeded or reports:
-                self._worker.outbox.release(work)
-            else:
-                self._give_up(handed, f"refused it: {result.reason}")
+        becomes = "reported"
+        with self._changed:
+            self._publishing -= 1
+            if result.away and not reports:
+                becomes = "waits" if self._ended.is_set() else self._lanes.failed(place, time.monotonic())
+            self._changed.notify_all()
+        if becomes == "reported":
+            try:
+                # while the lease is late it waits
+                if label is not None:
+                    self._answer(signal, [issued(label, result, signal.envelope.headers)], handed.work)
+            except Exception:
+                log.exception("The acknowledgement of %s was not sent.", signal.correlation_id)
+            finally:
+                if result.succeeded or reports:
+                    self._settled(handed, accepted=result.succeeded)
+                else:
+                    self._give_up(handed, f"refused it: {result.reason}")
+        elif becomes == "given up":
+            self._give_up(handed, f"failed, while others were accepted: {result.reason}")
+        elif becomes == "away":
+            self._end()
+
+    def _settled(self, handed: _Handed, *, accepted: bool) -> None:
+        self._worker.outbox.release(handed.work)
+        with self._changed:
+            del self._open[handed.place]
+            self._bytes -= len(handed.publishing.message.payload)
+            self._lanes.settled(handed.place, accepted=accepted)
+            self._changed.notify_all()
 
     def _give_up(self, handed: _Handed, why: str) -> None:
         message, signal = handed.publishing.message, handed.signal
@@ -320,7 +334,7 @@ class OutboundWorker(Closing):
             if answer is None:
                 self._end()
             else:
-                self._worker.outbox.release(handed.work)
+                self._settled(handed, accepted=False)
 
         self._system.give_up(letter, f"{message.address} {why}", stored)
 
@@ -328,7 +342,6 @@ class OutboundWorker(Closing):
         """Publish nothing more: the work of a signal stays open, so that its offset is not committed."""
         self._publisher.halt()
         with self._changed:
-            self._away = True
             self._ended.set()
             self._changed.notify_all()
 

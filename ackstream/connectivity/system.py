@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+from bisect import insort
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from ackstream.client import NotSentError, Reply, Requester, RequestTimeout, fields_of
 from ackstream.connectivity.transports.transport import OF_RECORD, ExternalMessage
 from ackstream.kafka import clients
-from ackstream.kafka.clients import Closing
+from ackstream.kafka.clients import Closing, backoff
 from ackstream.observe.outcomes import Outcomes, RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.connection_rules import SettlementAnswer
@@ -205,63 +206,131 @@ REMEMBERED = 100_000
 
 
 class Identities:
-    """Assigns each signal a correlation-id that was not used recently: correlate takes a repeated one for a retry.
-
-    A redelivered message, or one that reuses an id, needs an answer of its own, so its signal gets a suffix
-    (``AcknowledgementForwarderActorStarter``, ditto.md 2).
-    """
+    """Assigns each signal a correlation-id that was not used recently: correlate takes a repeated one for a retry."""
 
     def __init__(self) -> None:
         self._used: Latest[str, None] = Latest(REMEMBERED)
 
     def take(self, correlation_id: str, *, redelivered: bool) -> str:
-        """Return the correlation-id, with a suffix if it was used here, or perhaps by another process."""
+        """Return it, with a suffix if used before, perhaps elsewhere (``AcknowledgementForwarderActorStarter``)."""
         fresh = correlation_id not in self._used and not redelivered
         identity = correlation_id if fresh else suffixed(correlation_id, uuid4().hex[:8])
         self._used[identity] = None
         return identity
 
 
-ROUNDS = 20
-"""Rounds in a row in which a message may fail alone: about ten minutes with pauses, in which a full queue gets room."""
+MAX_ASIDE = 500
+"""Limit of messages that wait behind one that fails, while others are accepted; beyond it they are given up."""
+AWAY_SECONDS = 60.0
+"""A system that has accepted nothing for this long, since a message failed, is away."""
 
 
 class Place(NamedTuple):
-    """A message to a target: topic, partition and offset of its signal, and the address."""
+    """A message to a target: topic, partition and offset of its signal, its number among its messages, the address."""
 
     topic: str
     partition: int
     offset: int
+    number: int
     address: str
 
 
-class AloneAway:
-    """Counts the rounds in which a message failed and a later one to the same address was accepted. Thread-safe.
+@dataclass(eq=False)
+class _Lane:
+    accepted: int
+    waiting: list[Place] = field(default_factory=list)
+    trying: Place | None = None
+    attempts: int = 0
+    due: float = 0.0
+    healed: bool = False
 
-    A message that the other system never accepts while it accepts others would hold back all later ones forever. A
-    round is the time of one worker, which ends with the first failure. Other messages in flight to the same address
-    show whether the other system is away or refuses this one alone; another address may be a queue that is not full.
+
+class Lanes:
+    """Decides when messages to an address that did not accept one are published again, and when one is given up.
+
+    Behind a message that failed, those to the same address wait, and it is tried again alone; the others go on. An
+    attempt counts if any message of the connection was accepted since the one before; if none was, the other system is
+    away, and the worker ends. The next one reads the signals again: it publishes none that was accepted, and those that
+    failed after the others. Methods are called with ``changed`` held; times are monotonic seconds.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._rounds: Counter[Place] = Counter()
-        # of this round: the messages that failed, and whether alone
-        self._failed: dict[Place, bool] = {}
+    def __init__(self, max_attempts: int) -> None:
+        self.changed = threading.Condition()
+        self._max = max_attempts
+        self._accepted = 0
+        # of the first failure since a message was accepted
+        self._failing_since: float | None = None
+        self._lanes: dict[str, _Lane] = {}
+        self._known: Latest[Place, None] = Latest(REMEMBERED)
+        # how often a message failed while others were accepted, and how many these were when it failed last
+        self._failures: Latest[Place, tuple[int, int]] = Latest(REMEMBERED)
 
     def begin(self) -> None:
-        """Begin a round."""
-        with self._lock:
-            self._rounds = Counter({place: self._rounds[place] + alone for place, alone in self._failed.items()})
-            self._failed.clear()
+        """Begin anew with a worker; what is known of messages stays."""
+        self._lanes.clear()
+        self._failing_since = None
 
-    def failed(self, place: Place) -> bool:
-        """Note that a message failed; return whether it has failed alone too often."""
-        with self._lock:
-            self._failed.setdefault(place, False)
-            return self._rounds[place] >= ROUNDS
+    def accepted(self, place: Place) -> bool:
+        """Return whether a message was accepted before."""
+        return place in self._known
 
-    def accepted(self, place: Place) -> None:
-        """Note that a message was accepted."""
-        with self._lock:
-            self._failed.update((each, True) for each in self._failed if each.address == place.address)
+    def waits(self, place: Place, now: float) -> bool:
+        """Return whether a message of a signal that was read waits, from now on."""
+        if place not in self._failures and place.address not in self._lanes:
+            return False
+        insort(self._lane(place, now + 1.0).waiting, place)
+        return True
+
+    def next(self, now: float) -> Place | None:
+        """Return a message that has waited, to publish it now."""
+        crowded = self._crowded
+        for address, lane in list(self._lanes.items()):
+            if not lane.waiting and lane.trying is None:
+                del self._lanes[address]
+            elif lane.healed:
+                return lane.waiting.pop(0)
+            elif lane.trying is None and (lane.due <= now or crowded > lane.accepted):
+                lane.trying = lane.waiting.pop(0)
+                return lane.trying
+        return None
+
+    def failed(self, place: Place, now: float) -> Literal["waits", "given up", "away"]:
+        """Note a failure, and return what becomes of the message; one that is given up is settled later."""
+        lane = self._lane(place, now)
+        self._failing_since = since = now if self._failing_since is None else self._failing_since
+        tried, lane.healed = place is lane.trying or not lane.attempts, False
+        insort(lane.waiting, place)
+        if tried:
+            lane.trying, lane.attempts = None, lane.attempts + 1
+            lane.due = now + backoff(lane.attempts)
+            for each in lane.waiting:
+                count, accepted = self._failures.get(each, (0, self._accepted))
+                self._failures[each] = count + (accepted != self._accepted), self._accepted
+            if self._failures[place][0] >= self._max or self._crowded > lane.accepted:
+                lane.waiting.remove(place)
+                lane.trying = place
+                return "given up"
+            if lane.attempts > 1 and lane.accepted == self._accepted:
+                return "away"
+            lane.accepted = self._accepted
+        return "away" if now - since >= AWAY_SECONDS else "waits"
+
+    def settled(self, place: Place, *, accepted: bool) -> None:
+        """Note that a message was accepted, refused or given up."""
+        self._failures.pop(place, None)
+        lane = self._lanes.get(place.address)
+        if lane is not None and lane.trying is place:
+            lane.trying, lane.due, lane.healed = None, 0.0, accepted
+            lane.attempts = 0 if accepted else lane.attempts
+        if accepted:
+            self._accepted += 1
+            self._failing_since = None
+            self._known[place] = None
+
+    def _lane(self, place: Place, due: float) -> _Lane:
+        return self._lanes.setdefault(place.address, _Lane(self._accepted, due=due))
+
+    @property
+    def _crowded(self) -> int:
+        """The number of accepted messages if too many wait: lanes that failed before give theirs up."""
+        return self._accepted if sum(len(each.waiting) for each in self._lanes.values()) > MAX_ASIDE else 0

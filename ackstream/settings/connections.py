@@ -121,8 +121,6 @@ class Target(Part):
 
 
 class _Connection(Part):
-    """``max_attempts``: of a message that fails, in either direction, before it becomes a dead letter."""
-
     id: str = Field(pattern=r"^[a-zA-Z0-9_-]+$")
     max_attempts: int = Field(20, ge=1)
     sources: tuple[Source, ...] = ()

@@ -63,6 +63,8 @@ class Part(Closing):
 
     def start(self) -> None: ...
 
+    def turn(self) -> None: ...
+
     def publish(self, message: Any, done: Any) -> None:
         assert not self.closed
         self.published.append(message)
@@ -87,7 +89,9 @@ class Opened:
         monkeypatch.setattr(connector, "Intake", self._intake)
         monkeypatch.setattr(connector, "OutboundWorker", partial(self._make, "worker"))
         labels = SimpleNamespace(to_declare=())
-        connection: Any = SimpleNamespace(id="c", type="kafka", labels=labels, targets=["t"], sources=["s"])
+        connection: Any = SimpleNamespace(
+            id="c", type="kafka", labels=labels, targets=["t"], sources=["s"], max_attempts=20
+        )
         system: Any = SimpleNamespace(extra=None)
         kafka: Any = None
         self.now, self.takes = 0.0, 0.0

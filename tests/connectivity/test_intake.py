@@ -14,7 +14,6 @@ from ackstream.connectivity import intake as intake_module
 from ackstream.connectivity.inbound import RejectedSignal
 from ackstream.connectivity.intake import (
     IDLE_SECONDS,
-    MAX_BYTES,
     PAUSE_SECONDS,
     Collector,
     Intake,
@@ -23,7 +22,7 @@ from ackstream.connectivity.intake import (
     response_kind,
 )
 from ackstream.connectivity.system import STORED, SourceFailure, verdict
-from ackstream.connectivity.transports.transport import ExternalMessage, not_published
+from ackstream.connectivity.transports.transport import MAX_BYTES, ExternalMessage, not_published
 from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.aggregates import write_acks

@@ -9,14 +9,17 @@ import json
 import threading
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ackstream.client.core.messages import Work
 from ackstream.connectivity import outbound as outbound_module
-from ackstream.connectivity.outbound import PASSED_ON, Outbound, OutboundWorker, answers_of, issued
-from ackstream.connectivity.system import ROUNDS, STORED, AloneAway, Place
+from ackstream.connectivity import system as system_module
+from ackstream.connectivity.outbound import PASSED_ON, Outbound, OutboundWorker, issued
+from ackstream.connectivity.system import STORED, Lanes, Place
 from ackstream.connectivity.transports.transport import Published, TargetPublisher, not_published
 from ackstream.errors import MissingCodecError
 from ackstream.kafka.clients import CLOSE_SECONDS
@@ -25,10 +28,13 @@ from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.ditto.headers import taken_headers
 from ackstream.protocol.ditto.requests import read_request, response_matches
 from ackstream.protocol.ditto.twin.access import OPEN, Access, Rule
-from ackstream.protocol.ditto.twin.subscriptions import Publication, publication, weak_acks
+from ackstream.protocol.ditto.twin.subscriptions import Publication, answers_of, publication, weak_acks
 from ackstream.protocol.errors import DittoError
 from ackstream.settings.connections import KafkaConnection
 from tests.prose import covers, each
+
+if TYPE_CHECKING:
+    from random import Random
 
 EVENTS, MESSAGES = "_/_/things/twin/events", "_/_/things/live/messages"
 
@@ -333,6 +339,9 @@ def test_a_signal_that_a_target_may_not_read_is_acknowledged_weakly() -> None:
 # -- the worker of a connection --------------------------------------------------------------------------------------
 
 
+MAX_ATTEMPTS = 20
+
+
 class Outbox:
     """Of a worker without Kafka."""
 
@@ -355,12 +364,16 @@ class Other(TargetPublisher):
     def __init__(self, result: Published | None = None) -> None:
         self.result = result
         self.open: list[Any] = []
+        self.addresses: list[str] = []
+        self.published: list[Any] = []
         self.halted = False
 
     def halt(self) -> None:
         self.halted = True
 
-    def publish(self, _message: Any, done: Any) -> None:
+    def publish(self, message: Any, done: Any) -> None:
+        self.addresses.append(message.address)
+        self.published.append(done)
         if self.result is None:
             self.open.append(done)
         else:
@@ -393,7 +406,8 @@ class Running:
         monkeypatch.setattr(outbound_module, "Worker", make)
         monkeypatch.setattr(outbound_module, "read_publication", lambda record, _key: record.signal)
         parts = {"issued_ack": labels[0]} if labels else {}
-        connection = KafkaConnection(id="c", type="kafka", targets=[target(EVENTS, **parts)])
+        address = "{{ header:address | fn:default('out') }}"
+        connection = KafkaConnection(id="c", type="kafka", targets=[target(EVENTS, address=address, **parts)])
         self.given_up: list[tuple[Any, str]] = []
         self.stores = True
         kafka: Any = None
@@ -401,12 +415,15 @@ class Running:
         system: Any = SimpleNamespace(extra=dict, give_up=self._give_up)
         self.publisher = publisher
         self.signal = event(*labels)
-        self.away = AloneAway()
-        self.open = partial(OutboundWorker, connection, kafka, publisher, system, held, self.away, OPEN)
+        self.now = 0.0
+        monkeypatch.setattr(outbound_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.lanes = Lanes(MAX_ATTEMPTS)
+        self.open = partial(OutboundWorker, connection, kafka, publisher, system, held, self.lanes, OPEN)
         self.worker = self.open()
 
-    def handle(self, offset: int = 0) -> Work:
+    def handle(self, offset: int = 0, address: str = "out") -> Work:
         work = Work(offset)
+        self.signal.envelope.headers["address"] = address
         record = SimpleNamespace(signal=self.signal, timestamp=0, topic="events", partition=0, offset=offset)
         self.worker._handle(record, work)
         return work
@@ -414,6 +431,16 @@ class Running:
     @property
     def statuses(self) -> list[int]:
         return [ack.status for message in self.outbox.sent for ack in read_issued(message)]
+
+    def later(self) -> None:
+        """Publish what waits, after the longest pause."""
+        self.now += 60.0
+        self.worker.turn()
+
+    @property
+    def offsets(self) -> list[int]:
+        """The offsets of the signals that were published, in order."""
+        return [done.args[0].place.offset for done in self.publisher.published]
 
     def _close(self) -> None:
         self.closed_with = self.worker._publishing
@@ -438,6 +465,7 @@ def test_a_signal_that_a_target_did_not_accept_is_kept_acknowledged_or_a_dead_le
     other = Other(not_published(TimeoutError("expired"), 503 if away else 400))
     running = Running(monkeypatch, other, *([] if label is None else [label]))
     work = running.handle()
+    running.later()
     assert (running.worker.alive, work.remaining, other.halted) == (alive, remaining, not alive)
     assert running.statuses == ([503 if away else 400] if label else [])
     assert [reason[: len(letters[0])] for _, reason in running.given_up] == letters
@@ -463,7 +491,9 @@ def test_a_signal_whose_labels_were_lost_before_it_failed_is_published_again(mon
     work = running.handle()
     running.labels.complete, running.labels.taken = False, True
     running.publisher.open[0](not_published(ConnectionError("gone"), 503))
-    assert (running.worker.alive, work.remaining, running.statuses) == (False, 1, [])
+    assert (running.worker.alive, work.remaining, running.statuses) == (True, 1, [])
+    running.later()
+    assert running.offsets == [0, 0]
 
 
 def test_a_worker_that_an_error_has_ended_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,8 +508,10 @@ def test_behind_a_signal_that_is_published_again_nothing_is_handed_over(monkeypa
     running = Running(monkeypatch, Other())
     running.handle()
     running.publisher.open[0](not_published(ConnectionError("gone"), 503))
-    work = running.handle()
-    assert (len(running.publisher.open), work.remaining) == (1, 1)
+    running.later()
+    running.publisher.open[1](not_published(ConnectionError("gone"), 503))
+    work = running.handle(1)
+    assert (len(running.publisher.open), work.remaining, running.worker.alive) == (2, 1, False)
 
 
 def test_a_worker_that_closes_waits_for_what_is_confirmed_and_publishes_nothing_more(
@@ -490,7 +522,7 @@ def test_a_worker_that_closes_waits_for_what_is_confirmed_and_publishes_nothing_
     closing = threading.Thread(target=running.worker.close)
     closing.start()
     assert running.worker._ended.wait(CLOSE_SECONDS)
-    second = running.handle()
+    second = running.handle(1)
     assert (running.closed_with, len(running.publisher.open)) == (None, 1)
     running.publisher.open[0](Published(204))
     closing.join(CLOSE_SECONDS)
@@ -503,7 +535,7 @@ def test_a_worker_that_waits_for_room_ends_when_it_is_closed(monkeypatch: pytest
     running = Running(monkeypatch, Other())
     running.handle()
     works: list[Work] = []
-    waiting = threading.Thread(target=lambda: works.append(running.handle()))
+    waiting = threading.Thread(target=lambda: works.append(running.handle(1)))
     waiting.start()
     running.worker.close()
     waiting.join(CLOSE_SECONDS)
@@ -531,71 +563,185 @@ def test_a_signal_that_fails_while_the_lease_of_the_labels_is_late_is_published_
     work = running.handle()
     running.labels.complete = False
     running.publisher.open[0](not_published(ConnectionError("gone"), 503))
-    assert (running.statuses, work.remaining, running.worker.alive) == ([], 1, False)
+    running.later()
+    assert (running.statuses, work.remaining, running.offsets) == ([], 1, [0, 0])
 
 
-AWAY = not_published(ConnectionError("gone"), 503)
+AWAY, TAKEN = not_published(ConnectionError("gone"), 503), Published(204)
 
 
-def rounds(running: Running, count: int, *, others: bool) -> list[Work]:
-    """Return the work of the signal that is never accepted, while one behind it is or is not."""
-    works = []
-    for _ in range(count):
-        running.worker = running.open()
-        running.publisher.open.clear()
-        works.append(running.handle(0))
-        running.handle(1)
-        never, other = running.publisher.open
-        never(AWAY)
-        other(Published(204) if others else AWAY)
-    return works
+def attempts(running: Running, count: int, *, others: bool = True) -> Work:
+    """Fail a signal ``count`` times, each time while another one is accepted or not; return its work."""
+    work = running.handle(0, address="never")
+    running.publisher.open.pop()(AWAY)
+    for number in range(1, count):
+        running.handle(number, address="other")
+        running.publisher.open.pop()(TAKEN if others else AWAY)
+        running.later()
+        running.publisher.open.pop()(AWAY)
+    return work
 
 
 def test_a_signal_that_a_target_never_accepts_while_it_accepts_others_becomes_a_dead_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Whatever the address of the others; none of them is published twice."""
     running = Running(monkeypatch, Other())
-    before = rounds(running, ROUNDS, others=True)
-    assert (running.given_up, running.worker.alive, {work.remaining for work in before}) == ([], False, {1})
-    (last,) = rounds(running, 1, others=True)
+    work = attempts(running, MAX_ATTEMPTS)
+    assert (running.given_up, running.worker.alive, work.remaining) == ([], True, 1)
+    running.handle(99, address="other")
+    running.publisher.open.pop()(TAKEN)
+    running.later()
+    running.publisher.open.pop()(AWAY)
     ((message, reason),) = running.given_up
     assert (message.identity, message.headers) == ("c-mine", {"kafka.key": "org.acme:lamp"})
-    assert reason.startswith("out accepted others, but never this one: 503 {")
-    # those behind it are published
-    assert (last.remaining, running.worker.alive) == (0, True)
+    assert reason.startswith("never failed, while others were accepted: 503 {")
+    assert (work.remaining, running.worker.alive) == (0, True)
+    assert running.publisher.addresses.count("other") == MAX_ATTEMPTS
+    assert running.publisher.addresses.count("never") == MAX_ATTEMPTS + 1
 
 
 def test_while_a_target_accepts_nothing_a_signal_never_becomes_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = Running(monkeypatch, Other())
-    rounds(running, 3 * ROUNDS, others=False)
-    assert (running.given_up, running.worker.alive) == ([], False)
+    running = Running(monkeypatch, Other(AWAY))
+    for _ in range(3 * MAX_ATTEMPTS):
+        running.worker = running.open()
+        work = running.handle(0)
+        running.later()
+        running.later()
+        assert (running.given_up, running.worker.alive, work.remaining) == ([], False, 1)
+    assert running.publisher.halted
 
 
 def test_a_signal_whose_dead_letter_is_not_stored_is_published_again(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running(monkeypatch, Other())
     running.stores = False
-    *_, last = rounds(running, ROUNDS + 1, others=True)
-    assert (len(running.given_up), last.remaining, running.worker.alive) == (1, 1, False)
+    work = attempts(running, MAX_ATTEMPTS + 1)
+    assert (len(running.given_up), work.remaining, running.worker.alive) == (1, 1, False)
 
 
-def test_only_messages_to_the_same_address_show_that_one_fails_alone() -> None:
-    """Of two queues one may be full."""
-    away = AloneAway()
-    full, free = Place("events", 0, 1, "full"), Place("events", 0, 2, "free")
-    for _ in range(2 * ROUNDS):
-        away.begin()
-        assert not away.failed(full)
-        away.accepted(free)
+def test_the_next_worker_publishes_nothing_again_that_was_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(monkeypatch, Other())
+    first = [running.handle(0, address="never"), running.handle(1, address="other")]
+    never, other = running.publisher.open
+    other(TAKEN)
+    never(AWAY)
+    running.publisher.open.clear()
+    running.worker = running.open()
+    second = [running.handle(0, address="never"), running.handle(1, address="other")]
+    # what failed waits until others had their turn
+    assert running.publisher.open == []
+    running.later()
+    running.publisher.open.pop()(TAKEN)
+    assert [work.remaining for work in [*first, *second]] == [1, 0, 0, 0]
+    assert running.publisher.addresses == ["never", "other", "never"]
 
 
-def test_a_signal_that_failed_alone_and_is_accepted_then_begins_anew() -> None:
-    away = AloneAway()
-    one, two = Place("events", 0, 1, "a"), Place("events", 0, 2, "a")
-    for _ in range(ROUNDS):
-        away.begin()
-        away.failed(one)
-        away.accepted(two)
-    away.begin()
-    away.accepted(one)
-    away.begin()
-    assert not away.failed(one)
+def test_behind_a_signal_that_failed_those_to_its_address_wait_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(monkeypatch, Other())
+    works = [running.handle(offset, address="full") for offset in range(2)]
+    one, two = running.publisher.open
+    one(AWAY)
+    works += [running.handle(2, address="full"), running.handle(3, address="other")]
+    # it was on its way
+    two(AWAY)
+    assert running.publisher.addresses == ["full", "full", "other"]
+    running.publisher.open.clear()
+    running.later()
+    # tried again alone
+    assert running.offsets == [0, 1, 3, 0]
+    running.publisher.open.pop()(TAKEN)
+    running.later()
+    assert running.offsets == [0, 1, 3, 0, 1, 2]
+    running.worker.turn()
+    running.handle(4, address="full")
+    assert running.offsets[-1] == 4
+
+
+def test_messages_that_wait_and_those_on_their_way_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbound_module.transport, "MAX_BYTES", 1)
+    running = Running(monkeypatch, Other())
+    running.handle(0)
+    assert not running.worker._has_room
+    running.publisher.open.pop()(TAKEN)
+    assert running.worker._has_room
+
+
+NEVER, OTHER = Place("events", 0, 1, 0, "never"), Place("events", 0, 2, 0, "other")
+
+
+def test_a_message_that_fails_is_tried_again_after_growing_pauses() -> None:
+    lanes, now, pauses = Lanes(MAX_ATTEMPTS), 0.0, []
+    lanes.failed(NEVER, now)
+    for _ in range(12):
+        lanes.settled(OTHER, accepted=True)
+        began = now
+        while (place := lanes.next(now)) is None:
+            now += 0.05
+        assert place is NEVER
+        pauses.append(round(now - began, 1))
+        assert lanes.failed(place, now) == "waits"
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60.0, 60.0]
+
+
+def test_a_system_that_accepts_nothing_for_a_minute_is_away() -> None:
+    """With requests that time out one after the other, it would take hours until one is tried again."""
+    lanes = Lanes(MAX_ATTEMPTS)
+    found = [lanes.failed(Place("events", 0, number, 0, str(number)), 20.0 * number) for number in range(4)]
+    assert found == ["waits", "waits", "waits", "away"]
+
+
+def test_a_lane_with_too_many_messages_gives_them_up_while_others_are_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(system_module, "MAX_ASIDE", 3)
+    lanes = Lanes(MAX_ATTEMPTS)
+    lanes.failed(NEVER, 0.0)
+    rest = [Place("events", 0, 10 + number, 0, "never") for number in range(5)]
+    assert all(lanes.waits(place, 0.0) for place in rest)
+    # nothing shows that the other system takes messages to other addresses
+    assert lanes.next(0.0) is None
+    lanes.settled(OTHER, accepted=True)
+    given_up = []
+    while (place := lanes.next(0.0)) is not None:
+        assert lanes.failed(place, 0.0) == ("given up" if len(given_up) < 3 else "waits")
+        given_up.append(place)
+        lanes.settled(place, accepted=False)
+    assert given_up[:3] == [NEVER, *rest[:2]]
+
+
+@given(st.randoms(use_true_random=True))
+def test_each_message_is_accepted_once_and_in_order_of_its_address(random: Random) -> None:
+    """Whatever the order in which an other system with several addresses answers, and how often it is away."""
+    lanes = Lanes(10**9)
+    left = [Place("events", 0, offset, 0, random.choice("abc")) for offset in range(12)]
+    flying: list[Place] = []
+    accepted: list[Place] = []
+    failures, now = 30, 0.0
+    while left or flying or len(accepted) < 12:
+        now += 1.0
+        if left and random.random() < 0.5:
+            place = left.pop(0)
+            if not lanes.waits(place, now):
+                flying.append(place)
+        while (again := lanes.next(now)) is not None:
+            flying.append(again)
+        if flying and random.random() < 0.5:
+            # a system answers the messages to an address in order
+            place = random.choice(flying)
+            place = next(each for each in flying if each.address == place.address)
+            flying.remove(place)
+            fails = failures > 0 and random.random() < 0.5
+            failures -= fails
+            if fails:
+                lanes.failed(place, now)
+                # and accepts none that was sent after one that it does not accept
+                for each in [each for each in flying if each.address == place.address]:
+                    flying.remove(each)
+                    lanes.failed(each, now)
+            else:
+                lanes.settled(place, accepted=True)
+                accepted.append(place)
+        now += 60.0
+    for address in "abc":
+        offsets = [place.offset for place in accepted if place.address == address]
+        assert offsets == sorted(set(offsets))

@@ -257,7 +257,8 @@ def test_what_the_broker_does_not_take_is_not_confirmed_and_nothing_else_is_publ
     unfit: list[Published] = []
     addresses = ("/refused-out", "/nowhere", "missing/key")
     with publishing(remote.connection()) as publisher:
-        publisher.publish(OutgoingMessage("/refused-out", {"correlation-id": "x" * 256}, b"long"), unfit.append)
+        for headers in ({"correlation-id": "x" * 256}, {"larger": "x" * 200_000}):
+            publisher.publish(OutgoingMessage("/refused-out", headers, b"unfit"), unfit.append)
         for number in range(20):
             # the broker closes the channel for each message to an exchange that it does not know
             for address in addresses:
@@ -267,7 +268,7 @@ def test_what_the_broker_does_not_take_is_not_confirmed_and_nothing_else_is_publ
                 )
         eventually(lambda: len(results) == 60, "all results")
         assert publisher.alive
-    assert [(result.status, result.away) for result in unfit] == [(400, False)]
+    assert [(result.status, result.away) for result in unfit] == [(400, False)] * 2
     for address, status in zip(addresses, (200, 400, 400), strict=True):
         found = {(result.status, result.away) for (where, _), result in results.items() if where == address}
         assert found == {(status, False)}

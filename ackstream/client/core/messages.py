@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections import Counter, deque
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -157,40 +157,9 @@ class OffsetProgress:
             found[partition] = known.work[0].offset if known.work else known.next
         return found
 
-
-class Deliveries(OffsetProgress):
-    """Tracks records that are delivered until they are settled, which leaves them no work.
-
-    :ivar seen: by partition, the offset after the highest one delivered so far
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[TopicPartition] = Counter()
-
-    def start(self, partition: TopicPartition, offset: int, seen: int = 0) -> None:
-        """Track a partition from an offset unless tracked; a previous owner may have had records below ``seen``."""
-        super().start(partition, offset)
-        self.seen.setdefault(partition, seen)
-
-    def begin(self, partition: TopicPartition, offset: int) -> Work | None:
-        """Begin the delivery of a record; ``None`` if it was begun before."""
-        work = super().begin(partition, offset)
-        if work is not None:
-            work.remaining = 1
-            self.seen[partition] = max(self.seen[partition], offset + 1)
-        return work
-
-    def keep(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget all partitions but these."""
-        kept = set(partitions)
-        for partition in self.seen.keys() - kept:
-            del self.seen[partition]
-        super().keep(kept)
-
-    def open(self, partition: TopicPartition) -> int:
-        """Return the number of records of a partition, settled ones too, that cannot be committed yet."""
-        return len(self._tracked[partition].work) if partition in self._tracked else 0
+    def next(self, partition: TopicPartition) -> int:
+        """Return the offset after the last record that was taken up."""
+        return self._tracked[partition].next if partition in self._tracked else 0
 
 
 MAX_SENDING, MAX_SENDING_BYTES = 20_000, 32 * 1024 * 1024

@@ -7,6 +7,7 @@ Eclipse Ditto, ``RabbitMQConsumerActor``, ``RabbitMQPublisherActor`` (ditto.md 7
 from __future__ import annotations
 
 import logging
+import re
 import struct
 import time
 import uuid
@@ -49,7 +50,8 @@ ANSWER_SECONDS = transport.CONNECT_SECONDS + LEAVE_SECONDS
 """How long the broker may take to open a connection: pika gives up first."""
 REFUSALS = frozenset({311, 403, 404, 406})
 """Reply codes of a channel that is closed because of a message: its size, permission, exchange, or a precondition."""
-_MAX_PREFETCH = 65_535
+_MAX_PREFETCH, _FRAME_BYTES = 65_535, 20
+"""Limit of the protocol; bytes of the frame of a message's properties, besides these."""
 
 
 def parameters(connection: Amqp091Connection) -> ConnectionParameters:
@@ -114,6 +116,9 @@ class _Link(BrokerLink):
         self.loop.close()
 
 
+_BY_SENDER = re.compile(r"source:address|header:amqp\.routing-key")
+
+
 class Amqp091Source(PushedSource):
     """Consumes the queues of a source, each with its share of the messages in flight."""
 
@@ -121,6 +126,9 @@ class Amqp091Source(PushedSource):
         self, connection: Amqp091Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Receiver
     ) -> None:
         super().__init__(connection, index, source, intake)
+        if source.enforcement is not None and _BY_SENDER.search(source.enforcement.input):
+            why = "the routing key, which a sender chooses: use topic permissions, or compare {{ header:user-id }}"
+            log.warning("The enforcement of the connection %s compares %s.", connection.id, why)
         self._channel: Any = None
         # the answers of the broker for the queues that are consumed
         self._consumed: list[Any] = []
@@ -169,10 +177,6 @@ class Amqp091Source(PushedSource):
         count = (properties.headers or {}).get("x-delivery-count")
         delivered = max(int(method.redelivered), count if isinstance(count, int) else 0)
         self._arrived.append((method.delivery_tag, external_message(method, properties, body), delivered))
-
-
-class UnroutableError(Exception):
-    """No queue takes the message."""
 
 
 class Amqp091Publisher(ConfirmingPublisher):
@@ -236,6 +240,9 @@ class Amqp091Publisher(ConfirmingPublisher):
         message, tag = unconfirmed.message, self._tag + 1
         try:
             properties = basic_properties(message.headers, f"{self._prefix}-{self._channels}-{tag}")
+            if sum(map(len, properties.encode())) > self._link.connection.params.frame_max - _FRAME_BYTES:
+                # the broker would end the connection
+                raise ValueError("The headers are larger than a frame of the broker.")  # noqa: TRY301 - as those of pika
             key = message.address.partition("/")[2]
             self._channel.basic_publish(unconfirmed.exchange, key, message.payload, properties, mandatory=True)
         except Exception as error:  # noqa: BLE001 - a header or an address that AMQP cannot carry
@@ -268,7 +275,7 @@ class Amqp091Publisher(ConfirmingPublisher):
         result = transport.Published(OK) if stored else transport.not_published(lost, UNAVAILABLE)
         if tag in self._returned:
             why = f"No queue takes messages to {unconfirmed.message.address}."
-            result = transport.not_published(UnroutableError(why), BAD_REQUEST)
+            result = transport.not_published(brokers.RejectedError(why), BAD_REQUEST)
         self._refused.discard(tag)
         self._returned.discard(tag)
         unconfirmed.done(result)
@@ -315,9 +322,8 @@ _pika_value = data.decode_value
 def decode_value(encoded: bytes, offset: int) -> tuple[Any, int]:
     """Decode the value of a header of any sender and return where it ends.
 
-    pika converts fractions to integers and timestamps to dates, and raises on NaN, infinity, a timestamp in
-    milliseconds and endlessly nested tables. That would end the connection, and the broker would deliver the message
-    again. Here timestamps are numbers, and a table or list that cannot be read is its bytes.
+    pika would end the connection for NaN, a timestamp in milliseconds or endlessly nested tables. Here timestamps are
+    numbers, and a table or list that cannot be read is its bytes.
     """
     kind, start = encoded[offset : offset + 1], offset + 1
     if (form := _NUMBERS.get(kind)) is not None:

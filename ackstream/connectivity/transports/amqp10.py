@@ -12,7 +12,13 @@ from proton import Delivery
 from proton.reactor import AtLeastOnce, AtMostOnce
 
 from ackstream.connectivity.transports.amqp10_link import Link, Node, condition_text, proton_message, received_message
-from ackstream.connectivity.transports.brokers import POLL_SECONDS, ConfirmingPublisher, Confirms, PushedSource
+from ackstream.connectivity.transports.brokers import (
+    POLL_SECONDS,
+    ConfirmingPublisher,
+    Confirms,
+    PushedSource,
+    RejectedError,
+)
 from ackstream.connectivity.transports.transport import Published, Transport, not_published
 from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
@@ -93,14 +99,6 @@ def settle(delivery: Any, settlement: Settlement) -> None:
     delivery.settle()
 
 
-class RejectedError(Exception):
-    """The broker rejects a message, or has no such node."""
-
-
-class ReleasedError(ConnectionError):
-    """The broker does not take a message at present."""
-
-
 MAX_LINKS = 256
 """Links kept for further messages to their addresses."""
 
@@ -125,7 +123,7 @@ def refusal(condition: Any, final: frozenset[str] = _OF_ADDRESS | _OF_MESSAGE) -
     text = condition_text(condition)
     if condition is not None and condition.name in final:
         return not_published(RejectedError(text), BAD_REQUEST)
-    return not_published(ReleasedError(text), UNAVAILABLE)
+    return not_published(RejectedError(text), UNAVAILABLE)
 
 
 class _AddressLink(NamedTuple):
@@ -146,7 +144,7 @@ class Amqp10Publisher(ConfirmingPublisher):
             on_sendable=self._sendable,
             on_accepted=lambda event: self._confirm(event, Published(OK)),
             on_rejected=lambda event: self._confirm(event, refusal(event.delivery.remote.condition)),
-            on_released=self._released,
+            on_released=lambda event: self._confirm(event, refusal(None)),
             on_link_error=self._link_closed,
         )
         self._thread.start()
@@ -205,10 +203,6 @@ class Amqp10Publisher(ConfirmingPublisher):
         link = self._link_of(event)
         if link is not None:
             self._drain(link)
-
-    def _released(self, event: Any) -> None:
-        error = ReleasedError("The broker does not take the message at present.")
-        self._confirm(event, not_published(error, UNAVAILABLE))
 
     def _link_closed(self, event: Any) -> None:
         link = self._link_of(event)

@@ -19,7 +19,7 @@ from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.errors import UNAVAILABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ackstream.connectivity.transports.transport import Confirm, ExternalMessage, OutgoingMessage, Receiver
     from ackstream.protocol.ditto.connection_rules import Settlement
@@ -36,6 +36,10 @@ def unreachable(connection: Any, reason: str | BaseException) -> UnreachableErro
         f"The connection {connection.id} cannot use the {protocol} broker at {connection.host}:{connection.port} "
         f"({why}): start the broker, or correct connections.host, port, tls, {host}username or password."
     )
+
+
+class RejectedError(Exception):
+    """The broker does not take a message, now or for good."""
 
 
 class BrokerLink(ABC):
@@ -101,8 +105,11 @@ class PushedSource(transport.MessageSource):
         """Settle a delivery that is never redelivered; called before its message is taken."""
 
     def _turn(self) -> None:
-        # appends to ``_arrived``
-        self._link.turn(POLL_SECONDS)
+        # reading appends to ``_arrived``; what is not read holds back the broker
+        if sum(len(message.payload) for _, message, _ in self._arrived) < transport.MAX_BYTES:
+            self._link.turn(POLL_SECONDS)
+        else:
+            self._intake.turn(POLL_SECONDS)
         until = time.monotonic() + TAKE_SECONDS
         while self._arrived and self._intake.room and time.monotonic() < until:
             delivery, message, delivered = self._arrived.popleft()
@@ -116,7 +123,7 @@ class PushedSource(transport.MessageSource):
 
 
 REMEMBERED = 10_000
-"""Limit of remembered exchanges that took a message, and of addresses that refused one."""
+"""Limit of remembered exchanges and topics that took a message, and of addresses that refused one."""
 
 
 @dataclass(eq=False)
@@ -136,10 +143,9 @@ class Unconfirmed:
 class Confirms:
     """Decides which message to send next to a broker that ends a channel or link because of a message.
 
-    It keeps the messages of a publisher, in order, over all channels of its connection, or all links of an address.
     The reason of the broker names no message: all unconfirmed ones are in doubt, and it has stored most of them. Only a
-    message that was sent alone is known to be the reason. The first message to an exchange is sent alone, and so is the
-    next one to an address that refused one, and every message that was in doubt.
+    message that was sent alone is known to be the reason: the first one to an exchange is, the next one to an address
+    that refused one, and every message that was in doubt.
     """
 
     def __init__(self) -> None:
@@ -256,7 +262,7 @@ class ConfirmingPublisher(transport.TargetPublisher):
         """Have the thread send accepted messages now, if it waits longer for data of the broker."""
 
     @abstractmethod
-    def _unconfirmed(self) -> list[Confirms]:
+    def _unconfirmed(self) -> Sequence[Confirms]:
         """Return the messages that were sent, or wait to be sent, over each channel or link."""
 
     def _turn(self) -> None:
@@ -284,4 +290,7 @@ class ConfirmingPublisher(transport.TargetPublisher):
             left += [done for _, done in self._accepted]
         for done in left:
             done(transport.not_published(error, UNAVAILABLE))
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         self._link.close()

@@ -7,9 +7,8 @@ A target's acknowledgement is issued for a record that the cluster has stored. S
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +16,12 @@ from kafka import TopicPartition, errors
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.client.core.group import SESSION_MS, GroupMember
-from ackstream.client.core.messages import Deliveries, Work
+from ackstream.client.core.messages import OffsetProgress, Work
 from ackstream.connectivity.transports import transport
+from ackstream.connectivity.transports.brokers import REMEMBERED, ConfirmingPublisher, Confirms
 from ackstream.errors import AckstreamError, StartError
 from ackstream.kafka import clients
-from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS
+from ackstream.kafka.clients import RESEND_SECONDS
 from ackstream.kafka.reader import POLL_MS, TopicReader
 from ackstream.kafka.topics import system_topics
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
@@ -50,7 +50,9 @@ class KafkaSource(transport.MessageSource):
     ) -> None:
         super().__init__(connection.id, intake)
         self._id, self._qos, self._limit = connection.id, source.qos, source.max_in_flight
-        self._deliveries = Deliveries()
+        self._progress = OffsetProgress()
+        # by partition, the offset after the last record that an earlier owner may have delivered
+        self._seen: dict[TopicPartition, int] = {}
         kafka, group = cluster(connection, own), own.group(f"ackstream-source-{connection.id}")
         self._consumer = clients.connect_consumer(
             kafka, group, auto_offset_reset=source.start, session_timeout_ms=SESSION_MS
@@ -61,7 +63,7 @@ class KafkaSource(transport.MessageSource):
                 f"The connection {self._id} reads the topic {missing[0]}, which {kafka.bootstrap} does not have: "
                 f"create it there, or correct connections.sources.addresses."
             )
-        self._member = GroupMember(self._consumer, group, source.addresses, self._deliveries, self._follow)
+        self._member = GroupMember(self._consumer, group, source.addresses, self._progress, self._follow)
         self._reader = TopicReader(self._consumer, self._closing)
 
     def start(self) -> None:
@@ -71,9 +73,9 @@ class KafkaSource(transport.MessageSource):
 
     def _disconnect(self) -> None:
         # partitions that were lost since the last turn have another owner, whose offsets count
-        self._deliveries.keep(self._consumer.assignment())
+        self._progress.keep(self._consumer.assignment())
         # the metadata is the end of reading: the next owner knows which records may have been delivered before
-        self._member.leave(lambda partition: str(self._deliveries.seen[partition]))
+        self._member.leave(lambda each: str(max(self._seen.get(each, 0), self._progress.next(each))))
 
     def _turn(self) -> None:
         records = self._read()
@@ -84,9 +86,13 @@ class KafkaSource(transport.MessageSource):
         self._member.commit(time.monotonic())
 
     def _read(self) -> list[Any]:
-        room, reading, limit = self._intake.room, self._member.partitions, UNCOMMITTED * self._limit
+        room, open_from = self._intake.room, self._progress.positions()
         # records that wait for an earlier one to be settled count, too: after a crash all of them are read again
-        resting = {each for each in reading if not room or self._deliveries.open(each) >= limit}
+        resting = {
+            each
+            for each in self._member.partitions
+            if not room or self._progress.next(each) - open_from.get(each, 0) >= UNCOMMITTED * self._limit
+        }
         # polled without fetching, to stay a member of the group; a poll may take partitions away
         self._consumer.pause(*resting & self._consumer.assignment())
         records = self._reader.read(POLL_MS, room or 1)
@@ -95,17 +101,16 @@ class KafkaSource(transport.MessageSource):
 
     def _take(self, record: Any) -> None:
         partition = TopicPartition(record.topic, record.partition)
-        redelivered = record.offset < self._deliveries.seen[partition]
-        work = self._deliveries.begin(partition, record.offset)
+        work = self._progress.begin(partition, record.offset)
         if work is None:
             return
         message = external_message(record, self._id)
         drops = expired(message.headers, time.time() * 1000)
-        if drops or self._qos == 0:
-            # at most once: the offset is committed regardless of the settlement
-            work.remaining = 0
+        # with qos 0 at most once: the offset is committed regardless of the settlement
+        work.remaining = int(self._qos > 0 and not drops)
         if not drops:
-            self._intake.take(message, partial(self._done, work), delivered=int(redelivered))
+            delivered = int(record.offset < self._seen.get(partition, 0))
+            self._intake.take(message, partial(self._done, work), delivered=delivered)
 
     def _done(self, work: Work, _settlement: Settlement) -> None:
         work.remaining = 0
@@ -116,12 +121,12 @@ class KafkaSource(transport.MessageSource):
         if committed is None or committed.offset < 0:
             # commit a start position, in case this process is killed before anything is settled
             self._consumer.commit({partition: OffsetAndMetadata(offset, str(offset), -1)}, timeout_ms=5_000)
-            seen = offset
+            self._seen[partition] = offset
         elif committed.metadata.isdigit():
-            seen = int(committed.metadata)
+            self._seen[partition] = int(committed.metadata)
         else:
-            seen = self._consumer.end_offsets([partition])[partition]
-        self._deliveries.start(partition, offset, seen)
+            self._seen[partition] = self._consumer.end_offsets([partition])[partition]
+        self._progress.start(partition, offset)
 
 
 def external_message(record: Any, connection_id: str) -> transport.ExternalMessage:
@@ -147,10 +152,6 @@ def expired(headers: Any, now_ms: float) -> bool:
 DELIVERY_SECONDS = 30.0
 """A cluster that has not stored a record for this time is away."""
 
-REFUSED_SECONDS, AWAY_SECONDS = 30.0, 1.0
-"""How long a refusal of a topic counts; how long messages to a cluster that is away fail at once after an attempt."""
-
-_MAX_REFUSED = 1_000
 NO_CONTENT = 204
 
 
@@ -179,116 +180,113 @@ def refused(error: BaseException) -> transport.Published:
     )
 
 
-class KafkaPublisher(transport.TargetPublisher):
-    """Publishes with one producer, from a thread that may block while a topic is still unknown."""
+class _Aside(Confirms):
+    """The messages to a topic that the cluster has not shown to be usable, and when it is asked about it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look_at = time.monotonic()
+        self.until = self.look_at + DELIVERY_SECONDS
+        self.asked = False
+
+
+class KafkaPublisher(ConfirmingPublisher):
+    """Publishes with one producer. Messages to a topic that is not usable wait, and hold back no others."""
 
     def __init__(self, connection: KafkaConnection, own: Kafka) -> None:
+        super().__init__(f"{connection.id}-publisher")
         self._debug = connection.debug
         self._kafka = cluster(connection, own)
         is_own = shares_brokers(self._kafka, own) or clients.cluster_id(self._kafka) == clients.cluster_id(own)
         self._system = system_topics(own) if is_own else frozenset()
         self._producer = clients.connect_producer(self._kafka, None, delivery_timeout=DELIVERY_SECONDS)
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ackstream-publisher")
-        self._closed_at = float("inf")
-        # when the cluster counts as away, ``None`` while it answers; and until when nothing is tried then
-        self._away_at: float | None = None
-        self._resting_until = 0.0
-        # topics that the cluster has refused, and until when that counts
-        self._refused: Latest[str, tuple[float, transport.Published]] = Latest(_MAX_REFUSED)
-        self._admin: Any = None
+        self._arrived = threading.Event()
+        # for a topic that is not among these the producer might block
+        self._usable: Latest[str, None] = Latest(REMEMBERED)
+        self._waiting: dict[str, _Aside] = {}
+        self._thread.start()
 
-    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
-        """Send a message; see :class:`.TargetPublisher`."""
-        try:
-            self._executor.submit(self._send, message, done)
-        except RuntimeError as error:
-            # a reply that comes when it is closed
-            done(refused(errors.KafkaTimeoutError(str(error))))
+    def _wake(self) -> None:
+        self._arrived.set()
 
-    def close(self) -> None:
-        """Flush accepted messages, for at most 5 s before they are sent and as long afterwards."""
-        self._closed_at = time.monotonic() + CLOSE_SECONDS
-        self._executor.shutdown(cancel_futures=False)
-        self._close_admin()
+    def _unconfirmed(self) -> list[_Aside]:
+        return list(self._waiting.values())
+
+    def _turn(self) -> None:
+        self._arrived.wait(RESEND_SECONDS)
+        self._arrived.clear()
+        while self._accepted:
+            self._send(*self._accepted.popleft())
+        now = time.monotonic()
+        due = {topic: aside for topic, aside in self._waiting.items() if now >= aside.look_at}
+        problems = self._problems(list(due)) if due else {}
+        for topic, aside in due.items():
+            self._look(topic, aside, problems.get(topic), now)
+
+    def _disconnect(self) -> None:
         clients.close_producer(self._producer)
 
     def _send(self, message: OutgoingMessage, done: Confirm) -> None:
-        topic = ""
         try:
             where = TargetAddress.parse(message.address)
-            topic = where.topic
-            if topic in self._system:
+            if where.topic in self._system:
                 # of a placeholder; others are refused at the start
-                raise SystemTopicError(f"The topic {topic} is the system's own.")  # noqa: TRY301 - as above
-            if (known := self._known(topic)) is not None:
-                done(known)
-                return
-            key = None if where.key is None else where.key.encode()
-            headers = [(name, value.encode()) for name, value in message.headers.items()]
-            unknown = 0
-            while (sent := self._attempt(where, message.payload, key, headers)) is None:
-                unknown = unknown + 1 if self._is_unknown(topic) else 0
-                # a broker that has just started may answer so once
-                if unknown > 1:
-                    raise UnknownTopicError(f"The cluster has no topic {topic}.")  # noqa: TRY301 - as the cluster might
-                time.sleep(RESEND_SECONDS)
+                raise SystemTopicError(f"The topic {where.topic} is the system's own.")  # noqa: TRY301 - as below
+            sent = self._attempt(where, message) if where.topic in self._usable else None
         except Exception as error:  # noqa: BLE001 - reported in the acknowledgement
-            result = refused(error)
-            if isinstance(error, _OF_TOPIC):
-                self._away_at, self._refused[topic] = None, (time.monotonic() + REFUSED_SECONDS, result)
-            done(result)
+            done(refused(error))
+            return
+        if sent is None:
+            self._usable.pop(where.topic, None)
+            self._waiting.setdefault(where.topic, _Aside()).add(message, done)
         else:
             sent.add_callback(partial(self._stored, done))
             sent.add_errback(lambda error: done(refused(error)))
 
-    def _known(self, topic: str) -> transport.Published | None:
-        """Return the result of the message before it, if this one has the same without a try."""
-        now = time.monotonic()
-        until, result = self._refused.get(topic, (0.0, None))
-        if result is not None and now < until:
-            return result
-        return refused(errors.KafkaTimeoutError("The cluster is away.")) if now < self._resting_until else None
-
-    def _attempt(self, where: TargetAddress, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> Any:
-        """Return the future of a record, ``None`` while its topic is unknown; raise after 30 s or if it is refused."""
-        if time.monotonic() > self._closed_at:
-            raise errors.KafkaTimeoutError("The connection was closed before the message was sent.")
+    def _attempt(self, where: TargetAddress, message: OutgoingMessage) -> Any:
+        """Return the future of a record, ``None`` if its topic has no partitions now; raise if it is refused."""
+        key = None if where.key is None else where.key.encode()
+        headers = [(name, value.encode()) for name, value in message.headers.items()]
         try:
-            sent = self._producer.send(where.topic, value, key, headers, where.partition)
+            return self._producer.send(where.topic, message.payload, key, headers, where.partition)
         except (errors.KafkaTimeoutError, errors.LeaderNotAvailableError, ValueError) as error:
             if where.partition is not None and isinstance(error, ValueError):
                 raise
-        else:
-            self._away_at = None
-            return sent
-        now = time.monotonic()
-        if self._away_at is None:
-            self._away_at = now + DELIVERY_SECONDS
-        if now > min(self._away_at, self._closed_at):
-            self._resting_until = now + AWAY_SECONDS
-            raise errors.KafkaTimeoutError("The partitions of the topic did not become known in time.")
-        return None
+            return None
 
-    def _is_unknown(self, topic: str) -> bool:
-        """Ask the cluster whether it has no such topic; raise if nothing can be published to it."""
-        # the producer does not know: it forgets the partitions of a topic, too, that have no leader for a moment
+    def _look(self, topic: str, aside: _Aside, problem: Exception | None, now: float) -> None:
+        """Send the messages to a topic that is usable now; report them if it is refused, or not usable for 30 s."""
+        late = now > aside.until
+        if late:
+            problem = errors.KafkaTimeoutError("The topic did not become usable in time.")
+        # a broker that has just started may not know a topic
+        refuses = isinstance(problem, _OF_TOPIC) and (aside.asked or not isinstance(problem, UnknownTopicError))
+        aside.asked, aside.look_at = True, now + RESEND_SECONDS
+        if problem is None:
+            self._usable[topic] = None
+        elif not (late or refuses):
+            return
+        for each in aside.give_up():
+            if problem is None:
+                self._send(each.message, each.done)
+            else:
+                each.done(refused(problem))
+        if aside.idle:
+            del self._waiting[topic]
+
+    def _problems(self, topics: list[str]) -> dict[str, Exception]:
+        """Ask the cluster why nothing can be published to topics; a usable one has no entry."""
         try:
-            if self._admin is None:
-                self._admin = clients.connect_admin(self._kafka)
-            (found,) = self._admin.describe_topics([topic])
-        except (errors.KafkaError, AckstreamError):
-            self._close_admin()
-            return False
-        error = errors.for_code(found["error_code"])
-        if error in _OF_TOPIC:
-            raise error(topic)
-        return error is errors.UnknownTopicOrPartitionError
-
-    def _close_admin(self) -> None:
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            with suppress(errors.KafkaError):
-                admin.close()
+            with clients.connect_admin(self._kafka) as admin:
+                found = {each["name"]: errors.for_code(each["error_code"]) for each in admin.describe_topics(topics)}
+        except (errors.KafkaError, AckstreamError) as error:
+            return dict.fromkeys(topics, error)
+        unknown = errors.UnknownTopicOrPartitionError
+        return {
+            topic: UnknownTopicError(f"The cluster has no topic {topic}.") if kind is unknown else kind(topic)
+            for topic, kind in found.items()
+            if kind is not errors.NoError
+        }
 
     def _stored(self, done: Confirm, metadata: Any) -> None:
         done(

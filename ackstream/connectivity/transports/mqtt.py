@@ -11,6 +11,7 @@ import re
 import threading
 import uuid
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, Full, Queue
@@ -20,7 +21,7 @@ import msgspec
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, MQTTMessage, topic_matches_sub
 
 from ackstream.connectivity.transports import transport
-from ackstream.connectivity.transports.brokers import unreachable
+from ackstream.connectivity.transports.brokers import RejectedError, unreachable
 from ackstream.connectivity.transports.mqtt_client import (
     QOS,
     RETAIN,
@@ -127,21 +128,11 @@ class MqttSource(transport.MessageSource):
         if self._joined.is_set() and not self._client.alive:
             raise unreachable(self._connection, "it refuses the connection")
         if self._room > 0:
-            self._read()
+            with suppress(Empty):
+                self._take(*self._queue.get(timeout=POLL_SECONDS))
             self._intake.turn()
         else:
             self._intake.turn(POLL_SECONDS)
-        self._acknowledge()
-
-    def _read(self) -> None:
-        timeout = POLL_SECONDS
-        try:
-            while self._room > 0:
-                session, message = self._queue.get(timeout=timeout)
-                self._take(session, message)
-                timeout = 0.001
-        except Empty:
-            pass
 
     def _take(self, session: int, message: MQTTMessage) -> None:
         if session != self._session:
@@ -157,28 +148,20 @@ class MqttSource(transport.MessageSource):
                 read, unreadable="its topic is not an address of the source: unsubscribe it at the broker"
             )
         able = message.qos > 0 and self._connection.reconnect_for_redelivery
-        self._intake.take(read, partial(self._done, taken), delivered=int(message.dup), able=able)
+        self._intake.take(read, partial(self._settle, taken), delivered=int(message.dup), able=able)
 
-    def _done(self, taken: _Unacknowledged, settlement: Settlement) -> None:
+    def _settle(self, taken: _Unacknowledged, settlement: Settlement) -> None:
+        """Acknowledge messages in order of arrival, but those that the broker delivers again on a new connection."""
         taken.settlement = settlement
-
-    def _acknowledge(self) -> None:
-        """Acknowledge messages in order of arrival."""
         waiting = self._unacknowledged
-        while waiting and waiting[0].session != self._session:
-            # redelivered on the new connection
-            waiting.popleft()
-        while waiting and (settlement := waiting[0].settlement) is not None:
-            message = waiting.popleft().message
-            self._client.receipt(message, accepted=settlement != "reject-without-redelivery")
+        while waiting and (waiting[0].settlement is not None or waiting[0].session != self._session):
+            first = waiting.popleft()
+            if first.session == self._session:
+                self._client.receipt(first.message, accepted=first.settlement != "reject-without-redelivery")
 
 
 _REFUSALS = frozenset({"Not authorized", "Topic name invalid", "Payload format invalid"})
 """Names of the reasons in PUBACK and PUBREC (MQTT 5) for which a retry fails as well."""
-
-
-class NotAcceptedError(Exception):
-    """The broker does not accept a message."""
 
 
 class MqttPublisher(transport.TargetPublisher):
@@ -187,8 +170,7 @@ class MqttPublisher(transport.TargetPublisher):
     def __init__(self, connection: MqttConnection, _own: Kafka) -> None:
         self._five = connection.type == "mqtt-5"
         self._changed = threading.Condition()
-        # by packet id, for QoS 0 the negative one: callbacks that wait for a confirmation, and confirmations that came
-        # before ``publish`` had returned
+        # by packet id: callbacks that wait for a confirmation, and confirmations before ``publish`` had returned
         self._waiting: dict[int, Confirm] = {}
         self._early: dict[int, transport.Published] = {}
         # a broker disconnects the earlier of two clients of one name: connectors of one connection share its targets
@@ -227,11 +209,10 @@ class MqttPublisher(transport.TargetPublisher):
         if sent.rc not in accepted:
             done(transport.not_published(ConnectionError(f"the client does not send it ({sent.rc.name})"), UNAVAILABLE))
             return
-        identity = sent.mid if quality else -sent.mid
         with self._changed:
-            result = self._early.pop(identity, None)
+            result = self._early.pop(sent.mid, None)
             if result is None:
-                self._waiting[identity] = done
+                self._waiting[sent.mid] = done
         if result is not None:
             done(result)
 
@@ -245,7 +226,7 @@ class MqttPublisher(transport.TargetPublisher):
         result = transport.Published(OK)
         if reason.is_failure:
             refused = reason.getName() in _REFUSALS
-            result = transport.not_published(NotAcceptedError(str(reason)), BAD_REQUEST if refused else INTERNAL_ERROR)
+            result = transport.not_published(RejectedError(str(reason)), BAD_REQUEST if refused else INTERNAL_ERROR)
         with self._changed:
             done = self._waiting.pop(identity, None)
             if done is None:

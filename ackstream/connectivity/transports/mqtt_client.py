@@ -24,7 +24,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from ackstream.connectivity.transports.brokers import unreachable
 from ackstream.connectivity.transports.transport import CONNECT_SECONDS, ExternalMessage
-from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.kafka.clients import CLOSE_SECONDS, MAX_RECORD_BYTES
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ REJECTED: Final = 0x83
 
 TOPIC, QOS, RETAIN, REPLY_TO = "mqtt.topic", "mqtt.qos", "mqtt.retain", "reply-to"
 _NEVER, _MAX_RECEIVE = 0xFFFFFFFF, 65_535
+MAX_PACKET_BYTES = MAX_RECORD_BYTES + 1024 * 1024
+"""The largest packet that the broker may send (MQTT 5): that of a message that Kafka takes, and its headers."""
 _PACKET_ID = _LENGTH = 2
 """The bytes of a packet's id, with which PUBREC begins."""
 
@@ -59,11 +61,7 @@ _NOT_CONFIRMED = ReasonCode(PacketTypes.PUBACK, "Unspecified error")
 
 
 def _read_text(buffer: bytes, most: int) -> tuple[str, int]:
-    """Read a text of MQTT 5, and the bytes that it takes.
-
-    paho refuses U+FEFF, which a client has to accept (MQTT-1.5.4-3), and others for which a broker should have refused
-    the message: it silently ends the connection each time that the broker delivers the message again.
-    """
+    """Read a text of MQTT 5, and the bytes that it takes; paho ends the connection for U+FEFF (MQTT-1.5.4-3)."""
     length = int.from_bytes(buffer[:_LENGTH], "big")
     if most < _LENGTH or length > most - _LENGTH:
         raise MalformedPacket("A text is longer than its packet.")
@@ -82,15 +80,11 @@ class MqttClient(Client):
 
     :ivar on_session: called when the broker accepted one, with whether it still had the session
     :ivar on_confirmed: called once for each message that it publishes, with the id and a reason: when the broker has
-        confirmed or refused one of QoS 1 or 2, and, with the negative id, when one of QoS 0 was written, or lost
+        confirmed or refused one of QoS 1 or 2, and when one of QoS 0 was written, or lost
     """
 
     def __init__(self, connection: MqttConnection, name: str, *, persistent: bool, in_flight: int = 20) -> None:
-        """Create one of the clients of a connection.
-
-        :param persistent: the broker keeps the session while the client is offline
-        :param in_flight: how many messages the broker may send unacknowledged (MQTT 5)
-        """
+        """Create a client; the broker keeps its session if ``persistent``, and sends as many messages in MQTT 5."""
         self._five = connection.type == "mqtt-5"
         super().__init__(
             CallbackAPIVersion.VERSION2,
@@ -107,10 +101,8 @@ class MqttClient(Client):
         # the answer of the broker to the last connection
         self._answer: ReasonCode | None = None
         self._has_answered = threading.Event()
-        self.on_publish = self._written
+        self.on_publish = lambda _client, _data, identity, reason, _properties: self.on_confirmed(identity, reason)
         self.on_disconnect = self._lost
-        # paho reports a confirmed message as it does a written one of QoS 0
-        self._confirming = False
         self._unconfirmed = MAX_UNCONFIRMED
         self._oldest, self._repeated = 0, 0
         # whether the broker has accepted the present connection; changed only under the lock of published messages
@@ -122,6 +114,7 @@ class MqttClient(Client):
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # of paho
             properties.SessionExpiryInterval = _NEVER if persistent else 0
             properties.ReceiveMaximum = min(in_flight, _MAX_RECEIVE)
+            properties.MaximumPacketSize = MAX_PACKET_BYTES
             self._session = {"clean_start": not persistent, "properties": properties}
         if connection.username is not None:
             self.username_pw_set(connection.username, connection.secret)
@@ -198,7 +191,7 @@ class MqttClient(Client):
             raise
         finally:
             for packet in queued:
-                self.on_confirmed(-packet["mid"], _NOT_CONFIRMED)
+                self.on_confirmed(packet["mid"], _NOT_CONFIRMED)
 
     def _send_publish(self, *given: Any, **named: Any) -> MQTTErrorCode:
         with self._out_message_mutex:
@@ -247,18 +240,9 @@ class MqttClient(Client):
             return self._do_on_publish(identity, reason, Properties(PacketTypes.PUBREC))  # type: ignore[no-untyped-call]
 
     def _do_on_publish(self, mid: int, reason_code: ReasonCode, properties: Properties) -> MQTTErrorCode:
-        """Report a confirmation, and send as many messages as before again."""
-        self.on_confirmed(mid, reason_code)
+        """Send as many messages as before again, after one that is confirmed."""
         self._max_inflight_messages = self._unconfirmed
-        self._confirming = True
-        try:
-            return super()._do_on_publish(mid, reason_code, properties)
-        finally:
-            self._confirming = False
-
-    def _written(self, _client: Any, _data: Any, identity: int, reason: ReasonCode, _properties: Any) -> None:
-        if not self._confirming:
-            self.on_confirmed(-identity, reason)
+        return super()._do_on_publish(mid, reason_code, properties)
 
     def _answered(self, _client: Any, _data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
         self._answer = reason

@@ -44,6 +44,8 @@ OF_RECORD = (
 )
 """Errors of Kafka that a record meets each time it is sent."""
 
+MAX_BYTES = 64 * 1024 * 1024
+"""Bytes of the messages that have arrived, are in flight, or wait to be published, beyond which none is read."""
 CONNECT_SECONDS = 10.0
 """Maximum time for another system to accept a connection."""
 
@@ -109,9 +111,7 @@ def outgoing(
 ) -> OutgoingMessage | None:
     """Convert a signal to a message with the mapped headers; ``None`` if the template of the address does not resolve.
 
-    :param payload: replaces the protocol JSON
-    :param further: additional headers for placeholders; those of the signal take precedence
-    :param quote: applied to the texts of placeholders in the address
+    ``further`` has headers for placeholders, after those of the signal; ``quote`` is applied to their texts there.
     """
     headers = text_headers(signal.headers)
     context = Context({**(further or {}), **headers}, connection_id, signal.topic)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
 
-from ackstream.client.core.messages import Deliveries
+from ackstream.client.core.messages import OffsetProgress
 from ackstream.kafka.clients import backoff
 from tests.prose import each
 
@@ -21,28 +21,25 @@ def settle(work: Work) -> None:
     work.remaining = 0
 
 
-def redelivered(deliveries: Deliveries, *offsets: int) -> list[bool]:
-    """Begin deliveries; return which of them may be repeated ones."""
-    found = []
-    for offset in offsets:
-        found.append(offset < deliveries.seen[IN])
-        assert deliveries.begin(IN, offset) is not None
-    return found
+def taken(work: Work | None) -> Work:
+    assert work is not None
+    work.remaining = 1
+    return work
 
 
-def begun(*offsets: int) -> tuple[Deliveries, dict[int, Any]]:
-    deliveries = Deliveries()
-    return deliveries, {offset: deliveries.begin(IN, offset) for offset in offsets}
+def begun(*offsets: int) -> tuple[OffsetProgress, dict[int, Any]]:
+    progress = OffsetProgress()
+    return progress, {offset: taken(progress.begin(IN, offset)) for offset in offsets}
 
 
 @each("settlement", "kafka-order")
 def test_prose_offsets_are_committed_in_order(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     assert "12 and 11 wait for 10" in expect["commits"]
-    deliveries, found = begun(*given_["offsets in flight"])
+    progress, found = begun(*given_["offsets in flight"])
     positions = []
     for offset in given_["settled in order"]:
         settle(found[offset])
-        positions.append(deliveries.positions()[IN])
+        positions.append(progress.positions()[IN])
     assert positions == [10, 10, 13]
 
 
@@ -51,15 +48,13 @@ def test_prose_after_a_restart_a_rejected_record_comes_again_with_those_behind_i
     given_: dict[str, Any], expect: dict[str, Any]
 ) -> None:
     assert "delivered again" in expect["record 12"]
-    deliveries, found = begun(*given_["offsets in flight"])
+    progress, found = begun(*given_["offsets in flight"])
     for offset, settlement in given_["results"].items():
         if settlement == "settle":
             settle(found[int(offset)])
-    assert deliveries.positions() == {IN: 11}
+    assert progress.positions() == {IN: 11}
     # while it runs, the rejected one alone is tried again
-    deliveries.keep([])
-    deliveries.start(IN, 11, seen=13)
-    assert redelivered(deliveries, 11, 12, 13) == [True, True, False]
+    assert progress.next(IN) == 13
 
 
 def test_the_wait_is_a_minute_at_most() -> None:
@@ -67,25 +62,23 @@ def test_the_wait_is_a_minute_at_most() -> None:
 
 
 def test_places_do_not_disturb_each_other() -> None:
-    deliveries = Deliveries()
-    one, two = deliveries.begin(ONE, 1), deliveries.begin(TWO, 1)
-    assert one is not None
-    assert two is not None
-    settle(two)
-    assert deliveries.positions() == {ONE: 1, TWO: 2}
+    progress = OffsetProgress()
+    taken(progress.begin(ONE, 1))
+    settle(taken(progress.begin(TWO, 1)))
+    assert progress.positions() == {ONE: 1, TWO: 2}
 
 
 def test_a_place_that_went_to_somebody_else_is_forgotten() -> None:
-    deliveries, _ = begun(5)
-    deliveries.keep([])
-    deliveries.start(IN, 5, seen=7)
-    assert redelivered(deliveries, 5, 6, 7) == [True, True, False]
-    assert deliveries.seen[IN] == 8
+    progress, _ = begun(5)
+    progress.keep([])
+    assert (progress.positions(), progress.next(IN)) == ({}, 0)
+    progress.start(IN, 5)
+    assert (progress.positions(), progress.next(IN)) == ({IN: 5}, 5)
 
 
 @given(st.lists(st.sampled_from(["settle", "reject"]), min_size=1, max_size=8), st.randoms())
 def test_no_position_ever_passes_a_record_that_is_not_settled(fates: list[str], random: Any) -> None:
-    deliveries, found = begun(*range(len(fates)))
+    progress, found = begun(*range(len(fates)))
     order = list(enumerate(fates))
     random.shuffle(order)
     settled = set()
@@ -93,10 +86,10 @@ def test_no_position_ever_passes_a_record_that_is_not_settled(fates: list[str], 
         if fate == "settle":
             settled.add(offset)
             settle(found[offset])
-        assert set(range(deliveries.positions()[IN])) <= settled
+        assert set(range(progress.positions()[IN])) <= settled
 
 
 @pytest.mark.parametrize("offset", [3, 4])
 def test_a_record_is_taken_up_once(offset: int) -> None:
-    deliveries, _ = begun(3, 4)
-    assert deliveries.begin(IN, offset) is None
+    progress, _ = begun(3, 4)
+    assert progress.begin(IN, offset) is None

@@ -160,10 +160,11 @@ def test_both_sides_send_heartbeats_whatever_the_broker_offers() -> None:
     ("address", "headers", "error", "away"),
     [
         ("events/k", {"correlation-id": "x" * 256}, None, False),
+        ("events/k", {"large": "x" * 131_072}, None, False),
         ("events/" + "k" * 256, {}, None, False),
         ("events/k", {}, ConnectionWrongStateError(), True),
     ],
-    ids=["correlation-id", "routing key", "no connection"],
+    ids=["correlation-id", "larger than a frame", "routing key", "no connection"],
 )
 def test_a_message_that_amqp_cannot_carry_is_refused_and_the_next_one_is_sent(
     address: str,
@@ -181,6 +182,7 @@ def test_a_message_that_amqp_cannot_carry_is_refused_and_the_next_one_is_sent(
     publisher = Amqp091Publisher.__new__(Amqp091Publisher)
     publisher._prefix, publisher._channels, publisher._tag, publisher._confirms = "r", 1, 0, Confirms()
     publisher._channel = SimpleNamespace(basic_publish=publish)
+    publisher._link = SimpleNamespace(connection=SimpleNamespace(params=SimpleNamespace(frame_max=131_072)))  # type: ignore[assignment]
     results: list[Any] = []
     publisher._send(Unconfirmed(OutgoingMessage(address, headers, b""), results.append))
     assert [(result.status, result.away) for result in results] == [(503, True) if away else (400, False)]
@@ -219,6 +221,20 @@ def test_the_broker_s_count_of_deliveries_is_passed_on(
     method = SimpleNamespace(delivery_tag=7, redelivered=redelivered, **vars(METHOD))
     source._received(None, method, BasicProperties(headers=headers), b"")
     assert [count for _, _, count in source._arrived] == [delivered]
+
+
+@pytest.mark.parametrize(
+    ("input_", "warns"),
+    [("{{ source:address }}", 1), ("{{ header:amqp.routing-key }}", 1), ("{{ header:user-id }}", 0)],
+)
+def test_an_enforcement_by_a_text_that_the_sender_chooses_is_a_warning(
+    input_: str, warns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, intake = Amqp091Connection(id="plant", type="amqp-091"), Any
+    enforcement = {"input": input_, "filters": ["{{ thing:name }}"]}
+    source = AmqpSourceSettings.model_validate({"addresses": ["in"], "enforcement": enforcement})
+    Amqp091Source(connection, 0, source, Kafka(), intake)  # type: ignore[arg-type]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * warns
 
 
 class Silent:

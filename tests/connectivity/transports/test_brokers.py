@@ -245,7 +245,7 @@ class Pushed(PushedSource):
     def __init__(self, qos: int = 1) -> None:
         self.settle: dict[str, Any] = {}
         self.settled: list[tuple[str, str]] = []
-        self.room = SimpleNamespace(take=self._take, turn=lambda: None, forget=lambda: None, room=9)
+        self.room = SimpleNamespace(take=self._take, turn=lambda _seconds=0.0: None, forget=lambda: None, room=9)
         intake: Any = self.room
         super().__init__(SimpleNamespace(id="plant"), 0, Source(addresses=("in",), qos=qos), intake)
         self._link = SimpleNamespace(turn=lambda _seconds: None)
@@ -286,6 +286,22 @@ def test_messages_are_taken_while_there_is_room() -> None:
     source.room.room = 1
     source._turn()
     assert list(source.settle) == ["a", "b", "c"]
+
+
+def test_a_broker_is_not_read_while_the_messages_that_wait_for_room_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers.transport, "MAX_BYTES", 2)
+    source = Pushed()
+    source.room.room = 0
+    reads: list[float] = []
+    source._link = SimpleNamespace(turn=reads.append)
+    for number in range(3):
+        source._turn()
+        assert len(reads) == min(number + 1, 2)
+        source._arrived.append(("d", ExternalMessage("d", {}, b"x"), 0))
+    source.room.room = 9
+    source._turn()
+    source._turn()
+    assert len(reads) == 3
 
 
 def test_heartbeats_are_sent_while_messages_are_taken_slowly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +20,11 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from ackstream.client.core.messages import Deliveries
+from ackstream.client.core.messages import OffsetProgress
 from ackstream.connectivity.transports import kafka as transport
 from ackstream.connectivity.transports.kafka import (
-    AWAY_SECONDS,
     DELIVERY_SECONDS,
-    REFUSED_SECONDS,
+    RESEND_SECONDS,
     UNCOMMITTED,
     KafkaPublisher,
     KafkaSource,
@@ -35,9 +35,9 @@ from ackstream.connectivity.transports.kafka import (
 )
 from ackstream.connectivity.transports.transport import OutgoingMessage, Published, redelivers
 from ackstream.errors import UnreachableError
-from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.errors import kafka_message_rejected
 from ackstream.settings import Kafka
+from ackstream.settings.connections import KafkaConnection
 from tests.prose import covers, each
 
 
@@ -112,31 +112,37 @@ def test_prose_settlement_of_a_record(given_: dict[str, Any], expect: dict[str, 
 
 
 class Playing:
-    """A publisher whose producer and cluster are played: ``raises`` by the next attempts, ``code`` of each topic."""
+    """A publisher whose producer and cluster are played: ``raises`` by the next sends, ``code`` of each topic."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *raises: Exception, code: int | None = 0) -> None:
         self.now, self.code, self.raises = 100.0, code, list(raises)
+        self.codes: dict[str, int] = {}
         self.sent: list[str] = []
         self.results: list[Published] = []
-        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._wait)
-        monkeypatch.setattr(transport, "time", clock)
+        monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(transport.clients, "connect_admin", self._admin)
-        publisher = KafkaPublisher.__new__(KafkaPublisher)
-        publisher._debug, publisher._kafka, publisher._system = False, Kafka(), frozenset({"acks"})
-        publisher._producer = SimpleNamespace(send=self._send)
-        publisher._closed_at, publisher._away_at, publisher._resting_until = float("inf"), None, 0.0
-        publisher._refused, publisher._admin = Latest(transport._MAX_REFUSED), None
-        self.publisher = publisher
-        self.asked = self.connected = 0
+        monkeypatch.setattr(transport.clients, "connect_producer", lambda *_, **__: SimpleNamespace(send=self._send))
+        thread = SimpleNamespace(start=lambda: None)
+        monkeypatch.setattr(
+            transport.ConfirmingPublisher, "__init__", lambda made, _name: vars(made).update(_thread=thread)
+        )
+        self.publisher = KafkaPublisher(KafkaConnection(id="c", type="kafka"), Kafka())
+        self.publisher._accepted = deque()
+        self.publisher._arrived = SimpleNamespace(wait=self._wait, clear=lambda: None)  # type: ignore[assignment]
+        self.asked: list[str] = []
+        self.connected = 0
 
-    def publish(self, address: str = "out") -> list[tuple[int, bool]]:
+    def publish(self, *addresses: str, turns: int = 2) -> list[tuple[int, bool]]:
         """Return the statuses so far, and whether the cluster is away."""
-        self.publisher._send(OutgoingMessage(address, {}, b"1"), self.results.append)
+        for address in addresses:
+            self.publisher._accepted.append((OutgoingMessage(address, {}, b"1"), self.results.append))
+        for _ in range(turns):
+            self.publisher._turn()
         return [(result.status, result.away) for result in self.results]
 
     def _send(self, topic: str, *_: Any) -> Any:
-        self._wait(1.0)
         if self.raises:
+            self._wait(1.0)
             raise self.raises[0] if len(self.raises) == 1 else self.raises.pop(0)
         self.sent.append(topic)
         return SimpleNamespace(add_callback=lambda stored: stored(None), add_errback=lambda _failed: None)
@@ -148,81 +154,102 @@ class Playing:
         if self.code is None:
             raise UnreachableError("no broker")
         self.connected += 1
-        return SimpleNamespace(describe_topics=self._describe, close=lambda: None)
+        return nullcontext(SimpleNamespace(describe_topics=self._describe))
 
-    def _describe(self, _topics: list[str]) -> list[dict[str, Any]]:
-        self.asked += 1
-        return [{"error_code": self.code}]
+    def _describe(self, topics: list[str]) -> list[dict[str, Any]]:
+        self.asked += topics
+        return [{"name": topic, "error_code": self.codes.get(topic, self.code)} for topic in topics]
 
 
 TIMEOUT = KafkaTimeoutError("Failed to update metadata after 1.0 secs.")
 UNKNOWN_TOPIC, NO_AUTHORIZATION, NO_LEADER = 3, 29, 5
 
 
-def test_only_a_cluster_that_says_that_it_has_no_such_topic_refuses_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    playing = Playing(monkeypatch, TIMEOUT, code=UNKNOWN_TOPIC)
+def test_only_a_cluster_that_reports_twice_that_it_has_no_such_topic_refuses_a_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    playing = Playing(monkeypatch, code=UNKNOWN_TOPIC)
+    # a broker that has just started may report so once
+    assert playing.publish("out", turns=1) == []
     assert playing.publish() == [(500, False)]
     assert b"UnknownTopicError" in bytes(playing.results[0].payload)  # type: ignore[arg-type]
-    # a broker that has just started may say so once
-    assert playing.asked == 2
+    assert playing.asked == ["out", "out"]
     assert playing.publish("out#-1")[1:] == [(400, False)]
-    assert Playing(monkeypatch, TIMEOUT, code=NO_AUTHORIZATION).publish() == [(400, False)]
+    assert Playing(monkeypatch, code=NO_AUTHORIZATION).publish("out") == [(400, False)]
+    playing = Playing(monkeypatch, code=UNKNOWN_TOPIC)
+    playing.publish("new", turns=1)
+    playing.code = 0
+    assert playing.publish("new") == [(204, False)] * 2
 
 
-def test_messages_to_a_topic_that_the_cluster_has_refused_hold_back_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    playing = Playing(monkeypatch, TIMEOUT, code=UNKNOWN_TOPIC)
-    playing.publish("missing")
-    began, asked = playing.now, playing.asked
-    assert playing.publish("missing") == [(500, False)] * 2
-    assert (playing.now, playing.asked) == (began, asked)
-    # it may have been created meanwhile; and the client that asks is kept
-    playing.now += REFUSED_SECONDS
-    playing.publish("missing")
-    playing.publish("gone")
-    assert (playing.asked, playing.connected) == (asked + 4, 1)
-    playing.raises.clear()
-    assert playing.publish("other")[-1] == (204, False)
+def test_topics_that_are_unknown_or_have_no_leader_hold_back_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Senders choose the topic of their replies."""
+    playing = Playing(monkeypatch)
+    names = [f"missing{number}" for number in range(100)]
+    playing.codes = dict.fromkeys(names, UNKNOWN_TOPIC) | {"headless": NO_LEADER}
+    assert playing.publish(*names, *names, "headless", "good", turns=1) == [(204, False)]
+    # neither the producer nor the thread has waited
+    assert playing.now < 100.0 + 2 * RESEND_SECONDS
+    assert playing.sent == ["good"]
+    assert playing.publish()[1:] == [(500, False)] * 200
+    # two looks at all of them, however many the names and the messages are
+    assert playing.connected <= 4
+    playing.codes.clear()
+    assert playing.publish("missing1")[-2:] == [(204, False)] * 2
+    assert sorted(playing.sent) == ["good", "headless", "missing1"]
 
 
-def test_no_more_refused_topics_are_remembered_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_MAX_REFUSED", 3)
-    playing = Playing(monkeypatch, TIMEOUT, code=NO_AUTHORIZATION)
-    for number in range(9):
-        playing.publish(f"out{number}")
-    assert list(playing.publisher._refused) == ["out6", "out7", "out8"]
+def test_messages_to_a_topic_keep_their_order_while_it_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    playing = Playing(monkeypatch, code=NO_LEADER)
+    order: list[bytes] = []
+    monkeypatch.setattr(playing.publisher._producer, "send", lambda _topic, value, *_: order.append(value))
+    for number in range(3):
+        playing.publisher._send(OutgoingMessage("out", {}, b"%d" % number), playing.results.append)
+    playing.code = 0
+    monkeypatch.setattr(
+        playing.publisher,
+        "_attempt",
+        lambda _where, message: (
+            order.append(message.payload)
+            or SimpleNamespace(add_callback=lambda _stored: None, add_errback=lambda _failed: None)
+        ),
+    )
+    playing.publish()
+    assert order == [b"0", b"1", b"2"]
+
+
+def test_no_more_topics_are_remembered_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "REMEMBERED", 3)
+    playing = Playing(monkeypatch)
+    playing.publish(*(f"out{number}" for number in range(9)))
+    assert list(playing.publisher._usable) == ["out6", "out7", "out8"]
 
 
 @pytest.mark.parametrize("code", [None, NO_LEADER], ids=["no answer", "no leader"])
 def test_a_cluster_that_does_not_show_the_partitions_of_a_topic_is_away_after_30_s(
     monkeypatch: pytest.MonkeyPatch, code: int | None
 ) -> None:
-    playing = Playing(monkeypatch, TIMEOUT, code=code)
+    playing = Playing(monkeypatch, code=code)
+    while not playing.publish(*([] if playing.now > 100.0 else ["out", "out"]), turns=1):
+        assert playing.now - 100.0 < DELIVERY_SECONDS + 1
+    assert playing.publish() == [(500, True)] * 2
+    assert playing.now - 100.0 >= DELIVERY_SECONDS
+
+
+def test_a_producer_that_never_knows_a_topic_is_away_after_30_s_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    playing = Playing(monkeypatch, TIMEOUT)
+    while not playing.publish(*([] if playing.now > 100.0 else ["out"]), turns=1):
+        assert playing.now - 100.0 < DELIVERY_SECONDS + 3
     assert playing.publish() == [(500, True)]
-    assert DELIVERY_SECONDS <= playing.now - 100.0 < DELIVERY_SECONDS + 3
-    # the next ones do not wait as long again, and most of them not at all
-    began = playing.now
-    for _ in range(100):
-        playing.publish()
-    assert [(result.status, result.away) for result in playing.results] == [(500, True)] * 101
-    assert playing.now == began
-    playing.now += AWAY_SECONDS
-    playing.publish()
-    assert 0 < playing.now - began - AWAY_SECONDS < 3
 
 
 def test_a_record_whose_partitions_become_known_late_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a slow link, after a connection was opened; or when a topic has no leader for a moment."""
-    playing = Playing(monkeypatch, TIMEOUT, ValueError("no partition"), LeaderNotAvailableError(), code=None)
-    playing.raises.append(TIMEOUT)
-
-    def admin(_kafka: Kafka) -> Any:
-        if len(playing.raises) == 1:
-            playing.raises.clear()
-        raise UnreachableError("no broker")
-
-    monkeypatch.setattr(transport.clients, "connect_admin", admin)
+    playing = Playing(monkeypatch, TIMEOUT, ValueError("no partition"), LeaderNotAvailableError())
+    assert playing.publish("out", turns=3) == []
+    playing.raises.clear()
     assert playing.publish() == [(204, False)]
-    assert (playing.sent, playing.publisher._away_at) == (["out"], None)
+    assert playing.sent == ["out"]
 
 
 @pytest.mark.parametrize(
@@ -246,21 +273,6 @@ def test_a_record_that_was_not_stored_is_published_again_unless_its_topic_or_the
     assert refused(error).away is away
 
 
-def test_a_publisher_that_closes_does_not_wait_for_each_message_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    playing = Playing(monkeypatch, TIMEOUT, code=None)
-    playing.publisher._closed_at = 99.0
-    assert playing.publish() == [(500, True)]
-    assert playing.now == 100.0
-
-
-def test_a_reply_that_comes_when_the_publisher_is_closed_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    playing = Playing(monkeypatch)
-    playing.publisher._executor = ThreadPoolExecutor(1)
-    playing.publisher._executor.shutdown()
-    playing.publisher.publish(OutgoingMessage("out", {}, b"1"), playing.results.append)
-    assert [result.status for result in playing.results] == [500]
-
-
 class Consumed:
     """A source whose consumer has two partitions; a poll takes those away that are in ``loses``."""
 
@@ -270,7 +282,7 @@ class Consumed:
         self.loses: set[TopicPartition] = set()
         self.read: list[tuple[set[TopicPartition], int]] = []
         source = KafkaSource.__new__(KafkaSource)
-        source._deliveries, source._limit = Deliveries(), 2
+        source._progress, source._seen, source._limit = OffsetProgress(), {}, 2
         source._member = SimpleNamespace(partitions={ONE, TWO})  # type: ignore[assignment]
         source._intake = SimpleNamespace(room=room)  # type: ignore[assignment]
         source._consumer = SimpleNamespace(
@@ -307,12 +319,13 @@ ONE, TWO = TopicPartition("in", 1), TopicPartition("in", 2)
 
 def test_a_partition_is_not_read_while_too_many_records_wait_behind_an_unsettled_one() -> None:
     consumed = Consumed(room=7)
-    works = [consumed.source._deliveries.begin(ONE, offset) for offset in range(2 * UNCOMMITTED)]
+    works = [consumed.source._progress.begin(ONE, offset) for offset in range(2 * UNCOMMITTED)]
+    works[0].remaining = 1  # type: ignore[union-attr]
     for work in works[1:]:
         work.remaining = 0  # type: ignore[union-attr]
     consumed.source._read()
     works[0].remaining = 0  # type: ignore[union-attr]
-    consumed.source._deliveries.positions()
+    consumed.source._progress.positions()
     consumed.source._read()
     assert (consumed.read, consumed.paused) == ([({ONE}, 7), (set(), 7)], set())
 
@@ -336,9 +349,9 @@ def test_a_rebalance_while_partitions_are_paused_ends_no_source(room: int) -> No
 def test_a_source_that_closes_commits_no_partition_that_it_has_lost() -> None:
     consumed = Consumed(7)
     for partition in (ONE, TWO):
-        consumed.source._deliveries.start(partition, 5)
+        consumed.source._progress.start(partition, 5)
     committed: list[Any] = []
-    leave: Any = lambda _metadata: committed.extend(consumed.source._deliveries.positions())  # noqa: E731
+    leave: Any = lambda _metadata: committed.extend(consumed.source._progress.positions())  # noqa: E731
     consumed.source._member = SimpleNamespace(partitions={ONE, TWO}, leave=leave)  # type: ignore[assignment]
     consumed.assigned = {TWO}
     consumed.source._disconnect()

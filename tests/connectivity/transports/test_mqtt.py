@@ -186,7 +186,7 @@ class Sending:
     def publish(self, topic: str, payload: bytes, **options: Any) -> Any:
         self.sent.append({"topic": topic, "payload": payload, **options})
         if self.at_once:
-            self.confirm(len(self.sent) if options["qos"] else -len(self.sent))
+            self.confirm(len(self.sent))
         return SimpleNamespace(rc=self.rc, mid=len(self.sent))
 
     def confirm(self, identity: int, *, failure: str = "") -> None:
@@ -236,14 +236,14 @@ def test_a_message_of_qos_0_is_decided_when_it_is_written() -> None:
     results: list[Any] = []
     for _ in range(3):
         sending.publisher.publish(OutgoingMessage("out", {"mqtt.qos": "0"}, b"1"), results.append)
-    assert (results, list(sending.publisher._waiting)) == ([], [-1, -2, -3])
-    sending.confirm(-1)
+    assert (results, list(sending.publisher._waiting)) == ([], [1, 2, 3])
+    sending.confirm(1)
     # dropped with the connection
-    sending.confirm(-2, failure="Unspecified error")
+    sending.confirm(2, failure="Unspecified error")
     assert [(result.status, result.away) for result in results] == [(200, False), (500, True)]
     sending.at_once = True
     sending.publisher.publish(OutgoingMessage("out", {"mqtt.qos": "0"}, b"1"), results.append)
-    assert (results[2].status, list(sending.publisher._waiting), sending.publisher._early) == (200, [-3], {})
+    assert (results[2].status, list(sending.publisher._waiting), sending.publisher._early) == (200, [3], {})
 
 
 def test_a_message_of_qos_0_without_a_connection_is_not_kept() -> None:

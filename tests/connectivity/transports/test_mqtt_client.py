@@ -219,7 +219,7 @@ def test_each_message_of_qos_0_is_reported_when_it_is_written_or_lost_with_its_c
         client.publish("out", b"x", 0)
     assert reported == []
     client._packet_write()
-    assert reported == [(-1, False)]
+    assert reported == [(1, False)]
 
     def refused() -> Any:
         raise ConnectionRefusedError
@@ -228,7 +228,7 @@ def test_each_message_of_qos_0_is_reported_when_it_is_written_or_lost_with_its_c
     client._host = "127.0.0.1"
     with pytest.raises(ConnectionRefusedError):
         client.reconnect()
-    assert reported == [(-1, False), (-2, True), (-3, True)]
+    assert reported == [(1, False), (2, True), (3, True)]
     with pytest.raises(ConnectionRefusedError):
         client.reconnect()
     assert len(reported) == 3

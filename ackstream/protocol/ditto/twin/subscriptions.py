@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ackstream.protocol.ditto import headers as names
-from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement
+from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, live_response
+from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import read_request
@@ -287,3 +288,14 @@ def dropped_by_targets(
     else:
         weak = {*declared, *issued}
     return tuple(label for label in dict.fromkeys(requested) if label in weak and label != LIVE_RESPONSE)
+
+
+def answers_of(signal: Publication, acks: list[Acknowledgement]) -> list[Envelope]:
+    """Return the messages that acknowledge a signal: an aggregate, and the live response that a target issues."""
+    channel = "live" if signal.stream != "events" else "twin"
+    headers = signal.envelope.headers | ({names.CHANNEL: "live"} if channel == "live" else {})
+    found = [live_response(signal.envelope, ack) for ack in acks if ack.label == LIVE_RESPONSE]
+    custom = [ack for ack in acks if ack.label != LIVE_RESPONSE]
+    if custom:
+        found.append(write_acks(custom, thing_id=signal.thing_id, channel=channel, headers=headers))
+    return found
