@@ -65,10 +65,7 @@ class Lifetime:
         on_connection: Callable[[ConnectionState], object] | None = None,
         name: str = "The client",
     ) -> None:
-        """Begin; ``end`` fails the futures and waits of the client, before the application's ``on_error`` is called.
-
-        ``name``: of the client, in the log.
-        """
+        """Begin; ``end`` fails the futures and waits of the client, before ``on_error``; ``name``: in the log."""
         self.error: Exception | None = None
         self._name = name
         self._end = end
@@ -296,6 +293,20 @@ class Session(Generic[P]):
     def sent(self, now: float) -> None:
         """Note a record that shows that the client is alive."""
         self._next = now + (self._again if self.position is None else self._alive)
+
+
+class Lasting:
+    """Shows once that something has lasted for :data:`LASTING_SECONDS`, and again when it has begun anew."""
+
+    _since: float | None = None
+
+    def due(self, now: float, *, lasts: bool) -> bool:
+        """Note whether it lasts; return whether to log it now (seconds of any clock)."""
+        if not lasts or self._since is None:
+            self._since = now if lasts else None
+        found = self._since is not None and now - self._since > LASTING_SECONDS
+        self._since = inf if found else self._since
+        return found
 
 
 class Parts(Generic[R]):

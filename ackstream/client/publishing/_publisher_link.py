@@ -150,10 +150,7 @@ class PublisherLink:
         )
 
     def _hurry(self) -> None:
-        """Request merged acks of all stored messages, unless none was sent since; if Kafka refuses this, none is lost.
-
-        Nothing waits for the answer: the acks of the messages themselves show when they are stored.
-        """
+        """Request merged acks of all stored messages, unless none was sent since; nothing waits for the answer."""
         if self._hurried == self._sent:
             return
         self._hurried = self._sent

@@ -239,10 +239,7 @@ class UnacknowledgedMessages(Awaited):
             )
 
     def acknowledged(self, ack: CommandAck) -> list[int]:
-        """Drop the messages that an ack covers and end their futures; return the messages to send now.
-
-        An ack that was applied before is ignored: the service repeats its last acks after a crash.
-        """
+        """Drop the messages that an ack covers, end their futures; return those to send. A repeated ack is ignored."""
         if self._refusals is not None:
             self._refusals.append(ack)
             return []

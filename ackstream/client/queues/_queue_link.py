@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client.core.lifetime import call_handler
+from ackstream.client.core.lifetime import Lasting, call_handler
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, outcomes_of
@@ -62,11 +62,11 @@ class QueueLink:
         self._options, self._life, self._settle = options, life, settle
         session, outcomes = secrets.randbits(53), outcomes_of(options.mode, options.outcomes)
         self._bind = Bind(options.queue, options.name, session, options.backlog, outcomes)
-        self._halted = False
+        self._halted, self._asking = False, 0
         self._session = self._new_session()
         self.stopped, self._closing = threading.Event(), threading.Event()
         self._unsent: deque[QueueRequest] = deque()
-        self._send_failures, self._fetch_failures = Failures(), Failures()
+        self._send_failures, self._fetch_failures, self._stuck = Failures(), Failures(), Lasting()
         self._delivered: list[MessageDelivered] = []
         self._ready: deque[QueueMessage] = deque()
         self._ready_bytes = 0
@@ -108,7 +108,9 @@ class QueueLink:
     def next(self, timeout: float | None) -> QueueMessage | None:
         """Wait for the next message, and return it; ``None`` after the timeout, and once the link has ended."""
         with self.changed:
+            self._asking += 1
             self.changed.wait_for(lambda: (self._has_next() and not self._halted) or not self.working, timeout)
+            self._asking -= 1
             if not self._ready or not self.working or self._halted:
                 return None
             message = self._pop_ready()
@@ -179,6 +181,14 @@ class QueueLink:
         while not self._closing.is_set() and self._life.error is None:
             with self.changed:
                 self._send(self._session.due(monotonic_ms()))
+                held, waits = self._session.held, self._asking and not (self._ready or self._delivered)
+                full = self.bound is not None and 0 < self.bound.backlog <= held
+                if self._stuck.due(monotonic_ms() / 1000, lasts=bool(full and waits)):
+                    log.warning(
+                        "The consumer %s gets nothing: the application has %s messages that it has not settled, as many"
+                        " as it may have. Settle them, repair its handler, or raise the backlog.",
+                        *(self._bind.consumer, held),
+                    )
             self._closing.wait(POLL_MS / 1000)
 
     def _send(self, records: Iterable[QueueRequest]) -> Any:

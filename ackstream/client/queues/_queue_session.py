@@ -212,6 +212,11 @@ class QueueSession:
         self._stopped = stopped
 
     @property
+    def held(self) -> int:
+        """How many deliveries are not settled."""
+        return len(self._held)
+
+    @property
     def _news(self) -> bool:
         return self._unreported > 0 or self._handed_out > self._reported_out
 

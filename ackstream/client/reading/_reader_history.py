@@ -33,10 +33,7 @@ UNANSWERED_MS, UNANSWERED_PERIODS = 10_000, 3
 
 
 class ReaderHistory(Awaited):
-    """All that a reader got from any writer and has not finished: samples wait for storage, then for the application.
-
-    The caller sends what :meth:`due` returns, and passes the answers to :meth:`confirm`.
-    """
+    """What a reader got and has not finished; the caller sends :meth:`due`, and :meth:`confirm` takes the answers."""
 
     def __init__(
         self,

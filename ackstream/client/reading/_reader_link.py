@@ -97,10 +97,7 @@ class ReaderLink:
         self.counts = self._positions.counts
 
     def begin(self, timeout: float) -> None:
-        """Start reading; when this returns, the settle job knows the reader.
-
-        Raises ``SettleTimeout``, or ``UnreachableError`` if Kafka did not answer at the beginning.
-        """
+        """Start reading; then settle knows the reader. Raises ``SettleTimeout``, or ``UnreachableError``."""
         name, limits = f"ackstream-reader-{self._start.reader}", {"timeout_ms": POLL_MS, "max_records": MAX_RECORDS}
         self.link.start(name, self._receive, self._step, guard=self._life.guard, **limits)
         if not self._started.wait(timeout):
@@ -296,10 +293,7 @@ def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeou
 
 
 def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[readers.KnownReader]:
-    """Return the readers that are known, temporary ones too, the one that was silent for longest first.
-
-    Parameters and errors are those of :func:`delete_durable_subscription`, which takes a name besides.
-    """
+    """Return the known readers, the longest silent first; see :func:`delete_durable_subscription` for the rest."""
     connection = connection_of(bootstrap_servers)
     # by number of the question: it is repeated, and a reader may be in another part of the answer by then
     answers: defaultdict[int, Parts[readers.KnownReaders]] = defaultdict(Parts)

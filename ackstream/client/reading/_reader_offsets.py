@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from itertools import islice
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from kafka.structs import OffsetAndMetadata
 
+from ackstream.client.core.lifetime import Lasting
 from ackstream.client.errors import SamplesGoneError
 from ackstream.client.reading import samples
 from ackstream.kafka.connection import offsets_since
@@ -43,9 +43,6 @@ LOOK_BACK = 1_000
 
 LOOKBACK_MS = 10 * 60_000
 """How long messages may be in Kafka before they are stored, for a reader that has no earlier samples to receive."""
-
-STUCK_SECONDS = 10.0
-"""How long the application may have all samples that it may have, unacknowledged, without a line in the log."""
 
 DROP_SECONDS = 10.0
 """How long messages that wait to be stored may hold up reading."""
@@ -76,8 +73,7 @@ class ReaderPositions:
         """Whether a record of ``stored`` has arrived since messages hold up reading."""
         self.paused = False
         self._crowded_since: float | None = None
-        # while the application has all it may have; inf once that is in the log
-        self._stuck_since: float | None = None
+        self._stuck = Lasting()
         self._consumer, self._history = consumer, history
         self._lake, self._reader, self._check = lake, reader, check
         self._rows = FIRST_ROWS
@@ -125,7 +121,12 @@ class ReaderPositions:
         if full != self.paused:
             (self._consumer.pause if full else self._consumer.resume)(*partitions)
             self.paused = full
-        self._watch(now)
+        if self._stuck.due(now, lasts=self._history.stuck):
+            log.warning(
+                "The reader %s reads nothing: the application has %s samples that it has not acknowledged, as many as"
+                " it may have. Acknowledge them, repair its handler, or raise max_samples and max_bytes.",
+                *(self._history.start.reader, self._history.held),
+            )
         if not crowded:
             self._crowded_since = None
         elif self._crowded_since is None:
@@ -134,20 +135,6 @@ class ReaderPositions:
             # a writer with a gap in its numbers, which may never be filled, must not hold up the others
             dropped = self._history.drop()
             log.warning("Dropped %s buffered messages; they will be read again once they are stored.", dropped)
-
-    def _watch(self, now: float) -> None:
-        """Log that reading has stopped, as the application acknowledges nothing of all that it has."""
-        if not self._history.stuck:
-            self._stuck_since = None
-        elif self._stuck_since is None:
-            self._stuck_since = now
-        elif now - self._stuck_since > STUCK_SECONDS:
-            self._stuck_since = inf
-            log.warning(
-                "The reader %s reads nothing: the application has %s samples that it has not acknowledged, as many as"
-                " it may have. Acknowledge them, repair its handler, or raise max_samples and max_bytes.",
-                *(self._history.start.reader, self._history.held),
-            )
 
     def restart_offsets(self, partitions: Sequence[Any]) -> dict[Any, OffsetAndMetadata]:
         found = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.errors import CorruptRecordError, KafkaTimeoutError, TopicAuthorizationFailedError
 
+from ackstream.client.core import lifetime
 from ackstream.client.errors import MissingCodecError
 from ackstream.client.queues import _queue_link as queue_link
 from ackstream.client.queues.queue_consumer import QueueConsumer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from ackstream.client.queues.queued_messages import QueueMessage
     from ackstream.protocol.queues import QueueAnswer, QueueRequest
 
 
@@ -42,6 +44,7 @@ class Service:
         self.absence = "is not there"
         self.offline: set[int] = set()
         self.session = 0
+        self.backlog = 100
         self.lease_ms = 0
         self.session_ms = 30_000
 
@@ -66,7 +69,7 @@ class Service:
         self.sent.append(record)
         if isinstance(record, Bind) and record.session != self.session:
             self.session = record.session
-            self.answers.append(Bound("q", "A", self.session, 1, 100, self.lease_ms, self.session_ms))
+            self.answers.append(Bound("q", "A", self.session, 1, self.backlog, self.lease_ms, self.session_ms))
         failure = self.failures.popleft() if self.failures and isinstance(record, SettleMessages) else None
         return SimpleNamespace(
             get=lambda **_: None,
@@ -436,6 +439,39 @@ def test_each_thread_that_requests_accepts_the_message_it_received_before(
     assert service.settled() == ["m3"]
     consumer.receive(0)
     assert service.settled() == ["m3", "m2"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "client"])
+def test_a_consumer_whose_application_settles_nothing_says_so_once_until_it_goes_on(
+    service: Service,
+    consume: Callable[..., QueueConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    mode: str,
+) -> None:
+    monkeypatch.setattr(lifetime, "LASTING_SECONDS", 0.05)
+    monkeypatch.setattr(queue_link, "POLL_MS", 1)
+    service.backlog = 2
+    seen: list[QueueMessage] = []
+
+    def handle(message: QueueMessage) -> None:
+        seen.append(message)
+        raise ValueError("the database is away")
+
+    def texts() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "gets nothing" in record.getMessage()]
+
+    consumer = consume(handler=handle, mode=mode)
+    service.deliver(2)
+    eventually(lambda: len(seen) == 1, "the first")
+    threading.Event().wait(0.2)
+    assert texts() == []
+    service.deliver(3)
+    eventually(lambda: len(texts()) == 1, "the line")
+    assert texts()[0].startswith("The consumer A gets nothing: the application has 2 messages that it has not settled")
+    threading.Event().wait(0.2)
+    assert len(texts()) == 1
+    assert consumer.alive
 
 
 def test_no_more_is_fetched_than_fits_in_the_buffer(
