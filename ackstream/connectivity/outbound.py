@@ -297,7 +297,8 @@ class OutboundWorker(Closing):
         with self._changed:
             self._publishing -= 1
             if result.away and not reports:
-                becomes = "waits" if self._ended.is_set() else self._lanes.failed(place, time.monotonic())
+                now, doubtful = time.monotonic(), result.doubtful
+                becomes = "waits" if self._ended.is_set() else self._lanes.failed(place, now, doubtful=doubtful)
             self._changed.notify_all()
         if becomes == "reported":
             try:
@@ -312,7 +313,7 @@ class OutboundWorker(Closing):
                 else:
                     self._give_up(handed, f"refused it: {result.reason}")
         elif becomes == "given up":
-            self._give_up(handed, f"failed, while others were accepted: {result.reason}")
+            self._give_up(handed, f"has not accepted it: {result.reason}")
         elif becomes == "away":
             self._end()
 

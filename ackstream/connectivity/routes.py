@@ -104,7 +104,9 @@ class Route(Client):
                 logon_timeout=timeout,
                 on_error=self._life.fail,
             )
-            stack.callback(self._close_publisher)
+            # the next run reads and passes on the messages that Kafka lacks
+            stack.enter_context(suppress(FlushTimeout))
+            stack.callback(self._publisher.close)
             self._reader = SampleReader(
                 kafka,
                 name=self._name,
@@ -131,11 +133,6 @@ class Route(Client):
             self._changed.wait_for(lambda: not self._passing, CLOSE_SECONDS if self.alive else 0.0)
         self._connected.close()
         self._life.close()
-
-    def _close_publisher(self) -> None:
-        # the next run reads and passes on the messages that Kafka lacks
-        with suppress(FlushTimeout):
-            self._publisher.close()
 
     # -- in its thread -------------------------------------------------------------------------------------------------
 

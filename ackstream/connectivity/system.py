@@ -294,7 +294,7 @@ class Lanes:
                 return lane.trying
         return None
 
-    def failed(self, place: Place, now: float) -> Literal["waits", "given up", "away"]:
+    def failed(self, place: Place, now: float, *, doubtful: bool = False) -> Literal["waits", "given up", "away"]:
         """Note a failure, and return what becomes of the message; one that is given up is settled later."""
         lane = self._lane(place, now)
         self._failing_since = since = now if self._failing_since is None else self._failing_since
@@ -311,6 +311,8 @@ class Lanes:
                 lane.trying = place
                 return "given up"
             if lane.attempts > 1 and lane.accepted == self._accepted:
+                # otherwise a message at which a service always fails would stop a target with one address
+                self._failures[place] = self._failures[place][0] + doubtful, self._accepted
                 return "away"
             lane.accepted = self._accepted
         return "away" if now - since >= AWAY_SECONDS else "waits"

@@ -595,7 +595,7 @@ def test_a_signal_that_a_target_never_accepts_while_it_accepts_others_becomes_a_
     running.publisher.open.pop()(AWAY)
     ((message, reason),) = running.given_up
     assert (message.identity, message.headers) == ("c-mine", {"kafka.key": "org.acme:lamp"})
-    assert reason.startswith("never failed, while others were accepted: 503 {")
+    assert reason.startswith("never has not accepted it: 503 {")
     assert (work.remaining, running.worker.alive) == (0, True)
     assert running.publisher.addresses.count("other") == MAX_ATTEMPTS
     assert running.publisher.addresses.count("never") == MAX_ATTEMPTS + 1
@@ -610,6 +610,24 @@ def test_while_a_target_accepts_nothing_a_signal_never_becomes_a_dead_letter(mon
         running.later()
         assert (running.given_up, running.worker.alive, work.remaining) == ([], False, 1)
     assert running.publisher.halted
+
+
+def test_a_signal_at_which_a_service_fails_while_it_answers_becomes_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a target with one address, behind such a signal nothing would ever be accepted, which could show the fault."""
+    running = Running(monkeypatch, Other(Published(500, away=True, doubtful=True)))
+    for _ in range(MAX_ATTEMPTS):
+        running.worker = running.open()
+        work = running.handle(0)
+        running.later()
+        running.later()
+        assert (running.given_up, running.worker.alive, work.remaining) == ([], False, 1)
+    running.worker = running.open()
+    work = running.handle(0)
+    running.later()
+    ((_, reason),) = running.given_up
+    assert (reason, work.remaining, running.worker.alive) == ("out has not accepted it: 500", 0, True)
 
 
 def test_a_signal_whose_dead_letter_is_not_stored_is_published_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ _NAME = re.compile("(?!(?:connection|content-length|te|trailer|transfer-encoding
 _EMPTY = "\0"
 """An empty text of a placeholder in an address."""
 MAX_PAUSE_SECONDS = 3_600.0
+_DOUBTFUL = (INTERNAL_ERROR, 501)
 _RESUMES: dict[str, float] = {}
 """By URL: when a service, which may be away before and after that, wants requests again. Monotonic seconds."""
 
@@ -220,7 +221,7 @@ def published(
     encoded = headers.get("content-encoding", "identity") != "identity"
     kind = "application/octet-stream" if encoded else headers.get(CONTENT_TYPE, "")
     away = not {str(status), f"{status // 100}xx"}.isdisjoint(unavailable)
-    return transport.Published(status, _payload(kind, body), headers, away=away)
+    return transport.Published(status, _payload(kind, body), headers, away=away, doubtful=status in _DOUBTFUL)
 
 
 def _payload(kind: str, body: bytes) -> Raw | UnsetType:

@@ -132,6 +132,8 @@ class Published(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     # the other system accepts nothing now: a signal whose requester is not informed is published again
     away: bool = False
+    # it is away, unless the message is at fault
+    doubtful: bool = False
 
     @property
     def succeeded(self) -> bool:

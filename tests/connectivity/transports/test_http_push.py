@@ -89,6 +89,7 @@ def test_the_status_of_the_response_is_that_of_the_acknowledgement(
     with pushing(service.url) as publisher:
         (result,) = sent(publisher, f"POST:/status/{status}")
     assert (result.status, result.succeeded, result.away) == (status, succeeded, away)
+    assert result.doubtful is (status == 500)
 
 
 def test_which_statuses_say_that_the_service_is_unavailable_is_a_setting(service: Service) -> None:
