@@ -50,7 +50,7 @@ class Authenticator(Closing):
         """
         self._failed = failed or (lambda *_: None)
         self._changed: set[Callable[[], None]] = set()
-        check_users(settings.users, place_of_users(settings))
+        check_users(settings)
         # a file whose last user is gone lets no one in
         by_password = bool(settings.users or settings.access_file)
         schemes = {
@@ -168,17 +168,12 @@ def watched_files(settings: Gateway, authenticator: Authenticator, access: Acces
 
         def reload() -> None:
             read = with_access_file(settings)
-            check_users(read.users, place_of_users(read))
+            check_users(read)
             # rules first: who is new has none of those of before
             access.replace(each.rule for each in read.access)
             authenticator.replace_users(read.users)
 
         yield WatchedFile(settings.access_file, reload)
-
-
-def place_of_users(settings: Gateway) -> str:
-    """Return where the users are, as the beginning of a sentence."""
-    return "The setting gateway.users" if settings.access_file is None else f"The file {settings.access_file}"
 
 
 def check_labels(access: Access, subjects: tuple[str, ...], labels: Iterable[str]) -> None:

@@ -18,8 +18,6 @@ from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import too_many_attempts, unavailable
 from ackstream.protocol.ditto.correlation_ids import Latest
@@ -27,6 +25,8 @@ from ackstream.settings.access import ROLE, User
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ackstream.settings import Gateway
 
 
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 20
@@ -47,16 +47,12 @@ NAME_CHARACTERS = 256
 _MAX_KEYS = 20_000
 
 
-class _Failures(msgspec.Struct):
-    count: int
-    last: float
-
-
 class Attempts:
     """The wrong passwords of late."""
 
     def __init__(self) -> None:
-        self._failures: Latest[tuple[str, str], _Failures] = Latest(_MAX_KEYS)
+        # how many, and when the last one was
+        self._failures: Latest[tuple[str, str], tuple[int, float]] = Latest(_MAX_KEYS)
         self._signed_in: Latest[tuple[str, str], None] = Latest(_MAX_KEYS)
 
     def begin(self, user: str, address: str, now: float) -> float:
@@ -66,18 +62,17 @@ class Attempts:
         if wait > 0:
             return wait
         for key in keys:
-            found = self._failures.touch(key, lambda: _Failures(0, now))
-            found.count, found.last = found.count + 1, now
+            count, _ = self._failures.get(key, (0, now))
+            self._failures[key] = count + 1, now
         return 0.0
 
     def succeeded(self, user: str, address: str) -> None:
         """Take back an attempt that has turned out right, and forget the wrong ones of the user from there."""
         for kind, key in self._keys(user, address):
-            if kind == "address" and (found := self._failures.get((kind, key))) is not None and found.count > 1:
+            count, last = self._failures.pop((kind, key), (0, 0.0))
+            if kind == "address" and count > 1:
                 # a client that knows one password may still guess those of others
-                found.count -= 1
-            else:
-                self._failures.pop((kind, key), None)
+                self._failures[kind, key] = count - 1, last
         self._signed_in[user, address] = None
 
     def _keys(self, user: str, address: str) -> dict[tuple[str, str], int]:
@@ -86,15 +81,13 @@ class Attempts:
         return {("address", address): FREE_OF_ADDRESS, mine: FREE_OF_USER}
 
     def _wait(self, key: tuple[str, str], free: int, now: float) -> float:
-        found = self._failures.get(key)
-        if found is None:
-            return 0.0
-        if now - found.last >= FORGOTTEN:
+        count, last = self._failures.get(key, (0, now))
+        if now - last >= FORGOTTEN:
             del self._failures[key]
             return 0.0
         # 2**6 seconds are above the longest delay
-        delay = min(LONGEST, 2.0 ** min(found.count - free, 6)) if found.count >= free else 0.0
-        return found.last + delay - now
+        delay = min(LONGEST, 2.0 ** min(count - free, 6)) if count >= free else 0.0
+        return last + delay - now
 
 
 REMEMBERED = 1_024
@@ -195,9 +188,10 @@ class Passwords:
         return found.digest()
 
 
-def check_users(users: Mapping[str, User], where: str) -> None:
-    """Refuse unfit names and hashes of users by a ``SettingsError`` without the hash; ``where`` begins its sentence."""
-    for name, user in users.items():
+def check_users(settings: Gateway) -> None:
+    """Refuse unfit names and hashes of users by a ``SettingsError`` without the hash."""
+    where = "The setting gateway.users" if settings.access_file is None else f"The file {settings.access_file}"
+    for name, user in settings.users.items():
         try:
             check_hash(user.password.get_secret_value())
         except ValueError as error:

@@ -54,6 +54,7 @@ class Api:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
         self._settings = dependencies.settings.gateway
+        self._signed_in = partial(SignedIn, dependencies.authenticator, dependencies.access)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -93,15 +94,17 @@ class Api:
         client_id, given = self._headers(request, operation.kind, subjects)
         if operation.kind == "messages":
             raise not_acceptable()
-        if operation.kind in ("whoami", "permissions"):
-            return await self._of_sender(request, operation.kind, subjects, client_id)
-        # the last value counts: this one is the default
-        query = QueryParams([("namespace", self._settings.default_namespace), *request.query_params.multi_items()])
         content_type = request.headers.get("content-type", "")
         if operation.body == "json" and "origin" in request.headers and not is_json(media_type(content_type)):
             # a page may send other media types without a preflight request, but not JSON
             raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
         body = b"" if operation.body is None else await self._body(request)
+        if operation.kind in ("whoami", "permissions"):
+            whoami, access = operation.kind == "whoami", self._dependencies.access
+            found = responses.named(subjects) if whoami else check_permissions(access, subjects, body)
+            return responses.of_value(found, client_id)
+        # the last value counts: this one is the default
+        query = QueryParams([("namespace", self._settings.default_namespace), *request.query_params.multi_items()])
         asked = command(match, given, query, content_type, body)
         expectation = expect(asked, self._settings)
         with self._dependencies.audit.attempt(Sender.of(request, subjects), operation.kind, asked) as attempt:
@@ -115,12 +118,6 @@ class Api:
         if operation.kind == "list" and reply.ok:
             return responses.of_list(reply, request.url, request.query_params, client_id)
         return responses.of_reply(reply, asked, client_id)
-
-    async def _of_sender(self, request: Request, kind: Kind, subjects: tuple[str, ...], client_id: str) -> Response:
-        if kind == "whoami":
-            return responses.of_subjects(subjects, client_id)
-        found = check_permissions(self._dependencies.access, subjects, await self._body(request))
-        return responses.of_value(found, client_id)
 
     def _headers(self, request: Request, kind: Kind, subjects: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         given = read_request_headers(request, self._settings.proxy)
@@ -145,9 +142,7 @@ class Api:
         kind: Kind = "search" if match.operation.events == "search" else "messages"
         subjects, sender = identity.subjects, Sender.of(request, identity.subjects)
         client_id, given = self._headers(request, kind, subjects)
-        signed_in = partial(
-            SignedIn, self._dependencies.authenticator, self._dependencies.access, request, identity, ()
-        )
+        signed_in = partial(self._signed_in, request, identity, ())
         counted = self._dependencies.admission.socket(request, subjects)
         if kind == "messages":
             asked = subscribed(match, client_id)

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from starlette.responses import StreamingResponse
 
 from ackstream.gateway.http.operations import EVENT_STREAM, Match
-from ackstream.gateway.http.translation import fields_in, is_json, media_type, pieces, thing_ids
+from ackstream.gateway.http.translation import fields_in, filter_in, is_json, media_type, pieces, thing_ids
 from ackstream.gateway.streaming import UnreadMessages
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decoded, json_text, raw
@@ -107,11 +107,10 @@ class SignalEvents:
         elif "ids" in query:
             self._things = frozenset(thing_ids(query))
         self._fields = fields_in(query)
-        filters = query.getlist("filter")
         self._wanted = subscription(
             "events" if match.operation.events == "events" else "messages",
             namespaces=pieces(query, "namespaces"),
-            filter=filters[0] if len(filters) == 1 else f"and({','.join(filters)})" if filters else None,
+            filter=filter_in(query),
             extra_fields=fields_in(query, "extraFields"),
         )
         self._unread = UnreadMessages(self._end, dependencies.unread)

@@ -121,11 +121,11 @@ def of_list(reply: Reply, url: URL, query: QueryParams, correlation_id: str) -> 
     return response
 
 
-def of_subjects(subjects: tuple[str, ...], correlation_id: str) -> Response:
-    """Return who the sender is, and which roles it has."""
+def named(subjects: tuple[str, ...]) -> dict[str, Any]:
+    """Return who a sender is, and which roles it has."""
     roles = [subject.removeprefix(ROLE) for subject in subjects if subject.startswith(ROLE)]
-    named = [subject for subject in subjects if not subject.startswith(ROLE)]
-    return of_value({"defaultSubject": named[0], "subjects": named, "roles": roles}, correlation_id)
+    own = [subject for subject in subjects if not subject.startswith(ROLE)]
+    return {"defaultSubject": own[0], "subjects": own, "roles": roles}
 
 
 def of_value(value: Any, correlation_id: str) -> Response:

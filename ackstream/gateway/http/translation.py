@@ -114,9 +114,7 @@ def command(
     if kind == "message":
         return _message(match, given, content_type, body)
     channel = "live" if headers.get(CHANNEL) == "live" else "twin"
-    value: Raw | UnsetType = UNSET
-    if match.operation.body is not None:
-        value = _json_body(match, given, content_type, body)
+    value = UNSET if match.operation.body is None else _json_body(match, given, content_type, body)
     if kind == "create":
         if channel == "live":
             raise errors.live_creation()
@@ -134,21 +132,16 @@ def command(
 
 def subscribed(match: Match, correlation_id: str) -> envelopes.Envelope:
     """Describe a stream of server-sent events by a message that is received on it; raises 400 for an invalid id."""
-    messages = match.operation.events == "messages"
-    channel, criterion = ("live", "messages") if messages else ("twin", "events")
+    topic = ("live", "messages") if match.operation.events == "messages" else ("twin", "events")
     thing_id = match.values.get("thingId")
-    headers = {CORRELATION_ID: correlation_id}
-    if thing_id is None:
-        return envelopes.Envelope(TopicPath("_", "_", "things", channel, criterion), headers, match.path)
-    return envelopes.Envelope(_topic(thing_id, channel, criterion), headers, match.path)
+    found = TopicPath("_", "_", "things", *topic) if thing_id is None else _topic(thing_id, *topic)
+    return envelopes.Envelope(found, {CORRELATION_ID: correlation_id}, match.path)
 
 
-def _topic(
-    thing_id: str, channel: str, criterion: str, *, action: str | None = None, subject: str | None = None
-) -> TopicPath:
+def _topic(thing_id: str, channel: str, criterion: str, **more: str) -> TopicPath:
     check_id(thing_id)
     namespace, _, name = thing_id.partition(":")
-    return TopicPath(namespace, name, "things", channel, criterion, action, subject)
+    return TopicPath(namespace, name, "things", channel, criterion, **more)
 
 
 def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> envelopes.Envelope:
@@ -158,16 +151,13 @@ def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> envelop
         return envelopes.Envelope(
             topic, headers, "/", envelopes.raw({"thingIds": thing_ids(query)}), fields=fields_in(query)
         )
-    wanted: dict[str, Any] = {}
-    if filters := query.getlist("filter"):
-        wanted["filter"] = filters[0] if len(filters) == 1 else f"and({','.join(filters)})"
-    if namespaces := pieces(query, "namespaces"):
-        wanted["namespaces"] = namespaces
-    if kind != "count":
-        if options := options_in(query):
-            wanted["options"] = options
-        if fields := fields_in(query):
-            wanted["fields"] = fields
+    given = {
+        "filter": filter_in(query),
+        "namespaces": pieces(query, "namespaces") or None,
+        "options": options_in(query) or None,
+        "fields": fields_in(query),
+    }
+    wanted = {name: value for name, value in given.items() if value is not None}
     return envelopes.Envelope(topic, headers, match.operation.template, envelopes.raw(wanted))
 
 
@@ -184,6 +174,12 @@ def _form(kind: str, content_type: str, body: bytes) -> QueryParams:
 def pieces(query: QueryParams, name: str) -> list[str]:
     """Return the comma-separated items of all values of a parameter."""
     return [piece for value in query.getlist(name) for piece in value.split(",") if piece]
+
+
+def filter_in(query: QueryParams) -> str | None:
+    """Return the filter that all values of its parameter make."""
+    filters = query.getlist("filter")
+    return f"and({','.join(filters)})" if len(filters) > 1 else query.get("filter")
 
 
 def thing_ids(query: QueryParams) -> list[str]:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Gateway
 
+    Refused = Callable[[HTTPConnection, DittoError], None]
+
 
 EVENT_LOOP, LOOP_SECONDS, KAFKA_SECONDS = "The event loop", 60.0, 20.0
 """The signs of life of a gateway: its event loop turns, and it reads the ledger and the ends of its topics."""
@@ -175,9 +177,7 @@ _HEADERS = (
 """Headers of all responses that do not set them; the gateway's own pages have another policy."""
 
 
-def origin_middleware(
-    settings: Gateway, *, authenticated: bool, refused: Callable[[HTTPConnection, DittoError], None]
-) -> list[Middleware]:
+def origin_middleware(settings: Gateway, *, authenticated: bool, refused: Refused) -> list[Middleware]:
     """Return the middleware of the application, outermost first; ``refused`` is called with each refusal."""
     found = [Middleware(ResponseHeaders)]
     if settings.allowed_origins:
@@ -197,14 +197,7 @@ def origin_middleware(
 class OriginCheck:
     """Refuses requests of pages of other sites, and requests under a name that is not one of the gateway."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        settings: Gateway,
-        *,
-        authenticated: bool,
-        refused: Callable[[HTTPConnection, DittoError], None],
-    ) -> None:
+    def __init__(self, app: ASGIApp, settings: Gateway, *, authenticated: bool, refused: Refused) -> None:
         """Know the names of the settings; with authentication those of this machine, too."""
         self._app, self._allowed, self._refused = app, frozenset(settings.allowed_origins), refused
         origins = (urlsplit(origin).hostname for origin in settings.allowed_origins)

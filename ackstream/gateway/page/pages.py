@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,7 +148,9 @@ def _json(value: object) -> Response:
     return Response(msgspec.json.encode(value), 200, {"cache-control": "no-store"}, "application/json")
 
 
-def _files(dependencies: Dependencies) -> Callable[[Request], Awaitable[Response]]:
+@cache
+def _contents() -> dict[str, tuple[bytes, str]]:
+    """Return the files by their paths, compressed, each with its entity tag."""
     files = {f"/page/{name}": _HERE / name for name in FILES} | {
         "/": _HERE / "index.html",
         "/doc": VIEWER / "index.html",
@@ -161,17 +163,21 @@ def _files(dependencies: Dependencies) -> Callable[[Request], Awaitable[Response
     contents = {
         path: content if packed else gzip.compress(content, mtime=0) for path, (content, packed) in read.items()
     }
-    tags = {path: f'"{sha256(content).hexdigest()[:16]}"' for path, content in contents.items()}
+    return {path: (content, f'"{sha256(content).hexdigest()[:16]}"') for path, content in contents.items()}
+
+
+def _files(dependencies: Dependencies) -> Callable[[Request], Awaitable[Response]]:
+    contents = _contents()
 
     async def answer(request: Request) -> Response:
         await dependencies.admission.admit(request)
         path = request.url.path
         if path not in contents:
             raise not_found(path)
-        headers = HEADERS | {"etag": tags[path]}
-        if request.headers.get("if-none-match") == tags[path]:
+        content, tag = contents[path]
+        headers = HEADERS | {"etag": tag}
+        if request.headers.get("if-none-match") == tag:
             return Response(None, 304, headers)
-        content = contents[path]
         if _takes_gzip(request):
             headers |= {"content-encoding": "gzip"}
         else:

@@ -64,12 +64,12 @@ def test_a_password_matches_its_own_hash_alone() -> None:
 )
 def test_a_hash_from_which_the_password_is_found_too_easily_is_refused(hashed: str) -> None:
     with pytest.raises(SettingsError, match=r"'ada'.*`ackstream password`") as caught:
-        check_users(users(ada=hashed), "The setting gateway.users")
+        check_users(Gateway(users={"ada": hashed}))
     assert hashed not in str(caught.value)
 
 
 def test_a_hash_of_more_cost_is_accepted() -> None:
-    check_users(users(ada=f"scrypt$32768$8$2${SALT}${DIGEST}"), "The setting gateway.users")
+    check_users(Gateway(users={"ada": f"scrypt$32768$8$2${SALT}${DIGEST}"}))
 
 
 def test_a_password_that_was_right_is_wrong_once_the_user_has_another_or_is_gone() -> None:
