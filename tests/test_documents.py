@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests import documents
@@ -22,6 +24,18 @@ def test_the_page_is_what_the_files_say() -> None:
 def test_every_named_test_exists() -> None:
     missing = {test for one in SENTENCES.values() for test in one.tests if not documents.exists(test)}
     assert missing == set()
+
+
+@pytest.mark.parametrize("page", ["reliability", "security"])
+def test_every_test_that_a_page_names_exists(page: str) -> None:
+    named = []
+    for line in (documents.ROOT / f"docs/{page}.md").read_text("utf-8").splitlines():
+        path = ""
+        for given, name in re.findall(r"(tests/[\w/]+\.py)?(?:::(\w+))?", line):
+            path = given or path
+            named += [f"{path}::{name}"] if name else []
+    assert len(named) > 200
+    assert {test for test in named if not documents.exists(test)} == set()
 
 
 def complaint(one: Sentence) -> str | None:
