@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ackstream.errors import SettingsError
@@ -24,7 +24,7 @@ from ackstream.settings.gateway import with_access_file
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from starlette.requests import HTTPConnection
 
@@ -80,35 +80,22 @@ class Authenticator(Closing):
         """Return the subjects of a connection, and how long they are valid; raises 401, or 503: not checkable now."""
         if not self.required:
             return Identity((ANONYMOUS,))
-        try:
-            proxied = proxied_subjects(connection)
-        except DittoError as error:
-            self._failed(connection, error, None)
-            raise
-        if proxied is not None:
-            return Identity(proxied, time.time() + PROXIED_SECONDS)
-        scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
-        if not scheme and (name := certified_name(connection)) is not None:
-            return Identity((f"certificate:{name}",))
-        if scheme.lower() == "basic" and self._passwords is not None:
-            return await self._user(self._passwords, connection, credentials.strip())
-        if scheme.lower() == "bearer" and self._tokens is not None:
-            return await self.renew(connection, credentials.strip())
-        raise self._refused(connection, "The request has no credentials of an accepted scheme.")
+        with self._failures(connection) as named:
+            if (proxied := proxied_subjects(connection)) is not None:
+                return Identity(proxied, time.time() + PROXIED_SECONDS)
+            scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
+            if not scheme and (name := certified_name(connection)) is not None:
+                return Identity((f"certificate:{name}",))
+            if scheme.lower() == "basic" and self._passwords is not None:
+                return await self._user(self._passwords, connection, credentials.strip(), named)
+            return await self._read(credentials.strip() if scheme.lower() == "bearer" else None)
 
     async def renew(self, connection: HTTPConnection, token: str) -> Identity:
         """Return the subjects of a token, and how long it is valid; raises as :meth:`admit` does."""
         if not self.required:
             return Identity((ANONYMOUS,))
-        if self._tokens is None:
-            raise self._refused(connection, "The request has no credentials of an accepted scheme.")
-        try:
-            return Identity(*await self._tokens.read(token))
-        except DittoError as error:
-            # without keys it is not the client that has failed
-            if error.status == UNAUTHORIZED:
-                self._failed(connection, error, None)
-            raise
+        with self._failures(connection):
+            return await self._read(token)
 
     def replace_users(self, users: Mapping[str, User]) -> None:
         """Let these checked users in from now on, and have sessions look at theirs; called from another thread."""
@@ -129,23 +116,33 @@ class Authenticator(Closing):
         self._changed.add(look)
         return lambda: self._changed.discard(look)
 
-    async def _user(self, passwords: Passwords, connection: HTTPConnection, credentials: str) -> Identity:
-        try:
-            name, right = await passwords.check(credentials, address_of(connection) or THIS_MACHINE)
-        except DittoError as error:
-            if error.status == TOO_MANY_REQUESTS:
-                self._failed(connection, error, None)
-            raise
+    async def _user(
+        self, passwords: Passwords, connection: HTTPConnection, credentials: str, named: list[str]
+    ) -> Identity:
+        name, right = await passwords.check(credentials, address_of(connection) or THIS_MACHINE)
         account = passwords.accounts.get(name)
+        if account is not None:
+            named.append(name)
         if not right or account is None:
-            known = None if account is None else name
-            raise self._refused(connection, "The user name or the password is wrong.", known)
+            raise authentication_failed("The user name or the password is wrong.", self._schemes)
         return Identity(account.subjects, None, account.stamp)
 
-    def _refused(self, connection: HTTPConnection, message: str, user: str | None = None) -> DittoError:
-        error = authentication_failed(message, self._schemes)
-        self._failed(connection, error, user)
-        return error
+    async def _read(self, token: str | None) -> Identity:
+        if self._tokens is None or token is None:
+            raise authentication_failed("The request has no credentials of an accepted scheme.", self._schemes)
+        return Identity(*await self._tokens.read(token))
+
+    @contextmanager
+    def _failures(self, connection: HTTPConnection) -> Iterator[list[str]]:
+        """Report a sign-in that fails in the block, with its user if the block names one that exists."""
+        named: list[str] = []
+        try:
+            yield named
+        except DittoError as error:
+            # without keys, or room to check passwords, it is not the client that has failed
+            if error.status in (UNAUTHORIZED, TOO_MANY_REQUESTS):
+                self._failed(connection, error, named[0] if named else None)
+            raise
 
 
 def access_of(settings: Gateway, authenticator: Authenticator) -> Access:

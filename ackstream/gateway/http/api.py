@@ -86,11 +86,10 @@ class Api:
         match = find(request.method, path)
         if match.operation.events and request.method == "GET" and accepts_events(request):
             return await self._stream(request, match, identity)
-        several = match.operation.kind == "many"
-        if several and "ids" not in request.query_params:
-            match, several = Match(LIST, {}), False
+        if match.operation.kind == "many" and "ids" not in request.query_params:
+            match = Match(LIST, {})
         operation = match.operation
-        check_parameters(request.query_params, OF_MANY if several else operation.parameters)
+        check_parameters(request.query_params, OF_MANY if operation.kind == "many" else operation.parameters)
         client_id, given = self._headers(request, operation.kind, subjects)
         if operation.kind == "messages":
             raise not_acceptable()

@@ -14,7 +14,7 @@ import socket
 import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -238,7 +238,7 @@ class OriginCheck:
         """Return whether the value of a header Host is one of the gateway; browsers always send one."""
         if not host:
             return self._authenticated
-        name = _name(host)
+        name = _split(f"//{host}").hostname or ""
         if is_loopback(name) or matches_any(self._names, name):
             return True
         return self._authenticated and ip_address(name) is not None
@@ -264,10 +264,7 @@ class ResponseHeaders:
 
 def _is_own(origin: str, host: str, scheme: str) -> bool:
     """Return whether an origin is that of the gateway itself, under a name that the client has used."""
-    try:
-        parts = urlsplit(origin)
-    except ValueError:
-        return False
+    parts = _split(origin)
     # behind a proxy for TLS the scheme is unknown; but a page without TLS is not one of a gateway with TLS
     if parts.scheme not in ("http", "https") or (parts.scheme == "http" and scheme in ("https", "wss")):
         return False
@@ -275,8 +272,8 @@ def _is_own(origin: str, host: str, scheme: str) -> bool:
     return bool(parts.netloc) and parts.netloc.removesuffix(default) == host.lower().removesuffix(default)
 
 
-def _name(host: str) -> str:
+def _split(url: str) -> SplitResult:
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return urlsplit(url)
     except ValueError:
-        return ""
+        return urlsplit("")

@@ -57,10 +57,10 @@ HEADERS = {
 
 def page_routes(dependencies: Dependencies) -> list[Route]:
     """Return the routes of the page, of its data and of the documentation; all require authentication."""
-    access, slots = dependencies.access, asyncio.Semaphore(STORIES)
+    access, admit, slots = dependencies.access, dependencies.admission.admit, asyncio.Semaphore(STORIES)
 
     async def live(request: Request) -> Response:
-        subjects = await _sender(dependencies, request)
+        subjects = (await admit(request)).subjects
         if _may_see(access, subjects, None):
             return _json(dependencies.live.whole())
         return _json(dependencies.live.own(subjects, partial(_may_see, access, subjects)))
@@ -71,17 +71,17 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
                 return _json(await asyncio.to_thread(question))
 
     async def story(request: Request) -> Response:
-        subjects = await _sender(dependencies, request)
+        subjects = (await admit(request)).subjects
         wanted, may_see = _parameter(request, "correlation-id"), partial(_may_see, access, subjects)
         return await read(subjects, lambda: _seen(dependencies.live.stories.story(wanted), may_see))
 
     async def trace(request: Request) -> Response:
-        subjects = await _sender(dependencies, request)
+        subjects = (await admit(request)).subjects
         wanted, may_see = _asked(request, "trace", "trace-id")["trace_id"], partial(_may_see, access, subjects)
         return await read(subjects, lambda: _of_those(dependencies.live.stories.trace(wanted), may_see))
 
     async def message(request: Request) -> Response:
-        subjects = await _sender(dependencies, request)
+        subjects = (await admit(request)).subjects
         wanted = _parameter(request, "message")
         if not _may_see(access, subjects, None):
             # as one that does not exist
@@ -95,10 +95,6 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         **data,
     }
     return [Route(path, route) for path, route in found.items()]
-
-
-async def _sender(dependencies: Dependencies, request: Request) -> tuple[str, ...]:
-    return (await dependencies.admission.admit(request)).subjects
 
 
 def _parameter(request: Request, name: str) -> str:
