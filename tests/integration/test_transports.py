@@ -24,7 +24,7 @@ from ackstream.settings import Kafka, Settings
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program
 from tests.harness.programs import PROXY
-from tests.harness.remotes import REMOTES, Amqp091, Amqp10, Remote
+from tests.harness.remotes import REMOTES, Amqp091, Amqp10, Mqtt5, Remote
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -179,6 +179,18 @@ def test_a_message_that_is_no_signal_is_given_up_and_settled(remote: Remote) -> 
         eventually(lambda: system.asked == ["a"] and remote.depth() == 0, "the one after it")
     assert len(system.given_up) == 1
     assert not remote.rejected()
+
+
+@pytest.mark.parametrize("kind", [Amqp10, Mqtt5], ids=lambda kind: kind.__name__)
+def test_a_message_that_kafka_would_not_take_holds_up_no_others(kind: Any, brokers: Callable[[Any], Any]) -> None:
+    remote, system = kind(brokers(kind.broker), f"t{next(_numbers)}"), System()
+    with consuming(remote.connection(), system):
+        remote.send(b"?" * 12_500_000)
+        remote.send(command("small"))
+        eventually(lambda: system.asked == ["small"] and remote.depth() == 0, "the settlement")
+    # a broker of MQTT 5 has dropped it
+    assert len(system.given_up) == (kind is Amqp10)
+    remote.close()
 
 
 def test_no_more_than_may_be_in_flight_is_taken(remote: Remote) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
 
+from ackstream.connectivity.system import Lanes, Place
 from ackstream.connectivity.transports.mqtt import MqttPublisher, MqttSource
 from ackstream.connectivity.transports.transport import OutgoingMessage
 from ackstream.errors import UnreachableError
 from ackstream.settings import Kafka
 from ackstream.settings.connections import MqttConnection, Source
+from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -358,3 +361,46 @@ def test_messages_at_which_a_broker_ends_the_connection_hold_back_no_others() ->
     assert results == {name: (500, True) if "bad" in name else (200, False) for name in results}
     # alone, once it is suspected
     assert broker.connections.count([b"bad1"]) > 1
+
+
+def test_a_message_at_which_a_broker_ends_the_connection_is_given_up_and_the_others_arrive_once_in_order() -> None:
+    broker, lanes = Intolerant(), Lanes(2)
+    publisher = MqttPublisher(MqttConnection(id="plant", type="mqtt", host="127.0.0.1", port=broker.port), Kafka())
+    publisher._client.reconnect_delay_set(0.01, 0.01)  # type: ignore[arg-type]
+    places = [Place("events", 0, number, 0, f"lamp{number % 10}") for number in range(200)]
+    accepted: list[Place] = []
+    given_up: list[Place] = []
+
+    def publish(place: Place) -> None:
+        payload = b"bad" if place.offset == 13 else b"%d" % place.offset
+        publisher.publish(OutgoingMessage(place.address, {}, payload), partial(published, place))
+
+    def published(place: Place, result: Any) -> None:
+        with lanes.changed:
+            if result.succeeded:
+                accepted.append(place)
+            elif lanes.failed(place, time.monotonic()) == "given up":
+                given_up.append(place)
+            else:
+                return
+            lanes.settled(place, accepted=result.succeeded)
+
+    def turn() -> bool:
+        for _ in range(10):
+            with lanes.changed:
+                place = lanes.next(time.monotonic())
+                if place is None and places and lanes.waits(place := places.pop(0), time.monotonic()):
+                    place = None
+            if place is not None:
+                publish(place)
+        return len(accepted) + len(given_up) == 200
+
+    try:
+        eventually(turn, "all messages")
+    finally:
+        publisher.close()
+        broker.close()
+    assert [place.offset for place in given_up] == [13]
+    for number in range(10):
+        offsets = [place.offset for place in accepted if place.offset % 10 == number]
+        assert offsets == sorted(set(offsets))
