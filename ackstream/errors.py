@@ -5,11 +5,22 @@ Errors that are sent to a requester have another form: ``protocol.errors``.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from types import FrameType
+
+
+_JAVA = re.compile(r'^(?:(?:Caused by)?: |Exception in thread "[^"\n]*" )(.+)', re.MULTILINE)
+"""The first line of an exception in a stack of Java, as a JVM, py4j and Spark print it."""
+
+
+def cause(error: object) -> str:
+    """Return the last cause in a stack of Java, which is the deepest; without a stack the first line of the text."""
+    found: list[str] = _JAVA.findall(str(error)) or [str(error).partition("\n")[0]]
+    return found[-1].strip().rstrip(".")
 
 
 class AckstreamError(Exception):

@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from ackstream.local import jars
 
 if sys.version_info >= (3, 11):
@@ -111,6 +113,14 @@ def _write(name: str, packages: str) -> None:
     print(f"requirements/{name}.txt")
 
 
+def fetched(configuration: str, module: Path) -> dict[str, str]:
+    """Fetch the jars of a configuration without comparing them; return the SHA-256 of each by its path."""
+    cache = jars._listing(configuration, module).parent  # noqa: SLF001 - they are the only other user
+    cache.mkdir(parents=True, exist_ok=True)
+    found = jars._fetch(cache, module, configuration, Console(stderr=True))  # noqa: SLF001 - see above
+    return {str(jar.relative_to(cache)): jars._sha256(jar) for jar in found}  # noqa: SLF001 - see above
+
+
 def pin_jars() -> None:
     """Write ``jars.sha256`` beside each ``ivy.xml``, from jars that are fetched anew."""
     with tempfile.TemporaryDirectory() as directory:
@@ -118,7 +128,7 @@ def pin_jars() -> None:
         for module, configurations in MODULES.items():
             found: dict[str, str] = {}
             for configuration in configurations:
-                found |= jars.fetch(configuration, module)
+                found |= fetched(configuration, module)
             lines = [f"{digest}  {name}\n" for name, digest in sorted(found.items())]
             module.with_name(jars.PINS).write_text("".join(lines), "utf-8")
             print(module.with_name(jars.PINS).relative_to(ROOT))

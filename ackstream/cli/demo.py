@@ -37,8 +37,9 @@ from ackstream.local.machine import is_free, locked, shared_with_tests
 from ackstream.local.secured import SecuredBroker
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from ackstream.settings import Gateway, Kafka, Lake
+from ackstream.spark.job import query_cause
 from ackstream.spark.progress import consumed_offsets
-from ackstream.spark.session import kill, quiet_session
+from ackstream.spark.session import quiet_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -108,7 +109,8 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
         keeping = stack.enter_context(twin.JOB.running(spark, as_party(own, "twin")))
         indexing = stack.enter_context(twin.INDEX.running(spark, as_party(own, "twin")))
         # stop() waits for the running batch; after an error there is no point in that
-        stack.push(lambda kind, _error, _trace: kill(spark) if kind else None)
+        process = spark.sparkContext._gateway.proc  # noqa: SLF001 - PySpark has no public way to end its JVM
+        stack.push(lambda kind, _error, _trace: process.kill() if kind else None)
         healthy = partial(_check_health, [correlating, archiving, keeping, indexing], interrupts, own)
         _wait(lambda: correlating.lastProgress is not None, healthy, START_SECONDS)
         devices = traffic.fleet(DEVICES)
@@ -142,10 +144,12 @@ def _demo(own: Settings, console: Console, number: int, rate: float, interrupts:
     traffic.show(console, own, sent, devices, rows)
     traffic.show_findings(console, findings, caught_up=complete)
     traffic.title(console, "How to query them")
-    for name, line in shell_queries(own):
+    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(own.lake.path)} {invocation()}"
+    question = "SELECT thing_id, status, count(*) AS n FROM outcomes WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
+    for name, line in ("predefined questions", "outcomes slowest-labels"), ("SQL", f'sql "{question}"'):
         console.print(Text(f"# {name}", style="dim"))
         # unwrapped, so that it can be copied
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(f"{program} {line}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"\nThe whole demo took {time.monotonic() - began:.0f} s.", highlight=False)
     return all(not finding.wrong for finding in findings)
 
@@ -165,7 +169,7 @@ def _check_health(queries: Sequence[StreamingQuery], interrupts: Interrupts, own
     interrupts.check()
     for query in queries:
         if not query.isActive:
-            why = str(query.exception() or "without an error").strip().partition("\n")[0]
+            why = query_cause(str(query.exception() or "without an error")).strip().partition("\n")[0]
             log = own.local.data / "logs" / "spark-demo.log"
             raise AckstreamError(f"The job {query.name} has stopped unexpectedly: {why} (see {log}).")
 
@@ -288,28 +292,6 @@ def _environment(own: Settings) -> str:
     if own.kafka.security.logs_in:
         return f"ACKSTREAM_CONF={SecuredBroker(own).settings_file(OPERATOR)} "
     return own.kafka.topic_prefix and f"ACKSTREAM_KAFKA_TOPIC_PREFIX={own.kafka.topic_prefix} "
-
-
-def shell_queries(settings: Settings) -> list[tuple[str, str]]:
-    """Return named shell commands that query the tables, runnable from the current directory."""
-    python, lake = _short(Path(sys.executable)), settings.lake.path
-    outcomes = settings.lake.table("outcomes")
-    delta = f"from deltalake import DeltaTable; outcomes = DeltaTable('{outcomes}')"
-    pandas = f"{delta}.to_pandas(); print(outcomes.groupby(['completed_by', 'status']).latency_ms.describe())"
-    question = "SELECT thing_id, status, count(*) AS n FROM outcomes WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
-    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(lake)} {invocation()}"
-    spark = (
-        "from ackstream.local import jars; from ackstream.settings import load; "
-        "from ackstream.spark.session import session; "
-        f"outcomes = session(load(), 'look', jars=jars.resolve('spark')).read.format('delta').load('{outcomes}'); "
-        "outcomes.groupBy('completed_by', 'status').count().show()"
-    )
-    return [
-        ("predefined questions", f"{program} outcomes slowest-labels"),
-        ("SQL", f'{program} sql "{question}"'),
-        ("pandas", f'{python} -c "{pandas}"'),
-        ("Spark", f'{python} -c "{spark}"'),
-    ]
 
 
 def invocation() -> str:

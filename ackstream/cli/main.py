@@ -9,6 +9,7 @@ import logging
 import os
 import shlex
 import sys
+from io import TextIOWrapper
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -43,6 +44,10 @@ class Commands(TyperGroup):
         """Run the command; end with the exit code of its error."""
         machine.keep_private()
         sys.excepthook = terminal.show_error
+        for stream in sys.stdout, sys.stderr:
+            if isinstance(stream, TextIOWrapper):
+                # characters that its encoding lacks
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except errors.AckstreamError as error:
@@ -163,22 +168,13 @@ def submit(
 ) -> None:
     """Print the complete spark-submit command of a job and run it.
 
-    SPARK_HOME and PYSPARK_PYTHON are respected, and so are the entries of your own spark-defaults.conf.
+    SPARK_HOME is respected, on a cluster PYSPARK_PYTHON, and so are the entries of your own spark-defaults.conf.
     """
-    from ackstream.local.submit import MASKED, run, submit_command, submit_environment
-
     settings = terminal.load()
     given = {"master": master or settings.spark.master, "conf": settings.spark.conf | dict(map(_entry, conf or ()))}
     settings = settings.model_copy(update={"spark": settings.spark.model_copy(update=given)})
     _check(settings, job, arguments or ())
-    command = submit_command(
-        settings, job, *(arguments or ()), deploy_mode=deploy_mode, console=terminal.Terminal(stderr=True)
-    )
-    terminal.echo(shlex.join(command), err=not dry_run)
-    for key in settings.spark.conf:
-        terminal.echo(f"  {key}={MASKED}", err=True)
-    if not dry_run:
-        run(command, submit_environment(settings.spark.master, deploy_mode, settings.log.format))
+    _submit(settings, job, *(arguments or ()), deploy_mode=deploy_mode, dry_run=dry_run)
 
 
 def run_together(
@@ -192,16 +188,26 @@ def run_together(
 
     Ctrl-C stops all of them; when one ends, all end. A mirror runs by itself: `ackstream submit mirror NAME`.
     """
-    from ackstream.local.submit import run, submit_command, submit_environment
-
     settings, known = terminal.load(), [name for name in machine.jobs() if name != MIRROR]
     if unknown := [name for name in jobs if name not in known]:
         raise errors.InputError(f"{unknown[0]!r} cannot be run with others: the jobs are {', '.join(known)}.")
     names, script = list(dict.fromkeys(jobs)), machine.installation_root() / "jobs" / "together" / "__main__.py"
-    command = submit_command(settings, "+".join(names), *names, script=script, console=terminal.Terminal(stderr=True))
+    _submit(settings, "+".join(names), *names, script=script, dry_run=dry_run)
+
+
+def _submit(
+    settings: Settings, *job: str, deploy_mode: str = "client", dry_run: bool, script: Path | None = None
+) -> None:
+    from ackstream.local.submit import JAVA_OPTIONS, MASKED, run, submit_command, submit_environment
+
+    console = terminal.Terminal(stderr=True)
+    command = submit_command(settings, *job, deploy_mode=deploy_mode, console=console, script=script)
     terminal.echo(shlex.join(command), err=not dry_run)
+    for key in settings.spark.conf:
+        terminal.echo(f"  {key}={MASKED}", err=True)
     if not dry_run:
-        run(command, submit_environment(settings.spark.master, log_format=settings.log.format))
+        environment = submit_environment(settings.spark.master, deploy_mode, settings.log.format)
+        run(command, environment, settings.spark.conf.get(JAVA_OPTIONS, ""))
 
 
 def _entry(text: str) -> tuple[str, str]:

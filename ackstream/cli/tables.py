@@ -129,12 +129,7 @@ def ask(
 def _story(records: Sequence[Mapping[str, Any]]) -> Group:
     shown: list[Text] = []
     for record in records:
-        words = (
-            terminal.cell("occurred_at", record["occurred_at"]),
-            record["event"],
-            record["label"],
-            record["status"],
-        )
+        words = terminal.cell("occurred_at", record["occurred_at"]), *map(record.get, ("event", "label", "status"))
         shown.append(terminal.data(" ".join(str(word) for word in words if word is not None), "bold"))
         trace = record["traceparent"] and f"traceparent {record['traceparent']}"
         shown += [terminal.data(f"  {text}") for text in (record["detail"], record["id"], trace) if text]
@@ -286,7 +281,8 @@ def maintain(
         terminal.Terminal().print(terminal.result_table(list(asdict(reports[0]))[:-1], rows))
     failed = [report for report in reports if report.failure]
     for report in failed:
-        terminal.echo(f"The table {report.table} was not maintained: {report.failure} Try again later.", err=True)
+        log = settings.local.data.absolute() / "logs" / "spark-maintain.log"
+        terminal.echo(f"The table {report.table} was not maintained (see {log}): {report.failure}.", err=True)
     if failed:
         raise typer.Exit(terminal.FAILED)
 

@@ -12,7 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.window import Window
 
-from ackstream.errors import InputError, SettingsError, StartError
+from ackstream.errors import InputError, SettingsError, StartError, cause
 from ackstream.lake import commits, tables, things
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 from ackstream.lake.tables import MILLISECONDS_AN_HOUR, SHORTEST_RETENTION_HOURS
@@ -96,7 +96,7 @@ def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None)
     except Exception as error:
         # the other tables do not depend on it
         log.info("The table %s was not maintained", name, exc_info=True)
-        return replace(report, failure=str(error).partition("\n")[0])
+        return replace(report, failure=cause(error))
 
 
 def _compact(table: DeltaTable) -> None:

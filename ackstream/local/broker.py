@@ -66,6 +66,7 @@ class Broker:
 
     def start(self, console: Console | None = None) -> bool:
         """Start the broker, wait until it answers, and return whether it was not running; LocalError has the remedy."""
+        machine.check_surroundings(spark=False)
         program = machine.find_java().program
         console = console or Console(quiet=True)
         class_path = jars.resolve("broker", console)

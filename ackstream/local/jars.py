@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 import zipfile
@@ -15,7 +16,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from ackstream.errors import LocalError
 from ackstream.local import machine
@@ -86,14 +87,6 @@ def _listing(configuration: str, module: Path) -> Path:
     return machine.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
 
 
-def fetch(configuration: str, module: Path) -> dict[str, str]:
-    """Fetch the jars of a configuration without comparing them; return the SHA-256 of each by its path."""
-    cache = _listing(configuration, module).parent
-    cache.mkdir(parents=True, exist_ok=True)
-    jars = _fetch(cache, module, configuration, Console(stderr=True))
-    return {str(jar.relative_to(cache)): _sha256(jar) for jar in jars}
-
-
 def _verified(fetched: Callable[[], list[Path]], cache: Path, module: Path) -> list[Path]:
     """Return the fetched jars once all have the listed hash; remove a wrong jar, and fetch it once more."""
     pins, wrong = _pins(module), list[Path]()
@@ -160,11 +153,10 @@ def _fetch(cache: Path, module: Path, configuration: str, console: Console) -> l
 
 def _run_ivy(command: Sequence[str | Path], configuration: str, console: Console) -> str:
     """Run Ivy and show its progress; return a description of its failure, or an empty text."""
-    text = TextColumn("{task.description}", markup=False)
-    columns = SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     lines = deque[str](maxlen=1000)
+    text = TextColumn("{task.description}", markup=False)
     with (
-        Progress(*columns, console=console) as progress,
+        Progress(SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), console=console) as progress,
         subprocess.Popen(  # noqa: S603 - the Ivy jar of PySpark, no shell
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process,
@@ -203,7 +195,7 @@ def _ivy_jar() -> Path:
 def java_options() -> list[str]:
     """Return the ``-D`` options for Java and ``conf/ivysettings.xml`` that name the Maven mirror and the proxy."""
     options = list(_proxy())
-    if root := _mirror_of_central(Path.home() / ".m2" / "settings.xml"):
+    if root := _mirror_of_central(Path(os.path.expanduser("~/.m2/settings.xml"))):  # noqa: PTH111 - no error without a home
         options += ["-Dackstream.resolver=mirror", f"-Dackstream.mirror={root}"]
     return options
 

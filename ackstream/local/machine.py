@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -31,7 +33,8 @@ OLDEST, NEWEST = 17, 25
 """The releases that Spark 4.2 runs on, by its documentation: 17, 21 and 25."""
 
 _REMEDY = "install Java 17 or 21 (Debian and Ubuntu: openjdk-17-jre-headless), or set JAVA_HOME to one"
-_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+# before Java 9 the release was the second number: 1.8
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _TIMEOUT_SECONDS = 30
 
 
@@ -80,27 +83,79 @@ def shared_with_tests(path: str) -> ModuleType:
 
 
 def spark_home() -> Path:
-    """Return ``SPARK_HOME`` (LocalError: not of this release), else that of PySpark (MissingExtraError without it)."""
-    if named := os.environ.get("SPARK_HOME"):
-        found = sorted(Path(named).glob("jars/spark-core_*.jar"))
-        if not found or not found[0].stem.rpartition("-")[2].startswith(f"{SPARK}."):
-            kind = f"Spark {found[0].stem.rpartition('-')[2]}" if found else "no Spark"
-            raise LocalError(
-                f"SPARK_HOME is {named}, which has {kind}: set it to a Spark {SPARK}, or unset it to use PySpark's own."
-            )
-        return Path(named)
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise LocalError("The directory pyspark on Python's path is not PySpark: rename it.")
-    return Path(spec.origin).resolve().parent
+    """Return ``SPARK_HOME``, else that of PySpark (MissingExtraError without it); LocalError: not of this release."""
+    named = os.environ.get("SPARK_HOME")
+    home = Path(named or "")
+    if not named:
+        spec = find_spec("pyspark")
+        if spec is None or spec.origin is None:
+            raise LocalError("The directory pyspark on Python's path is not PySpark: rename it.")
+        home = Path(spec.origin).resolve().parent
+    release = next((jar.stem.rpartition("-")[2] for jar in home.glob("jars/spark-core_*.jar")), "")
+    if not release.startswith(f"{SPARK}."):
+        kind, path = f"Spark {release}" if release else "no Spark", os.environ.get("PYTHONPATH") or "not set"
+        raise LocalError(
+            f"SPARK_HOME is {named}, which has {kind}: set it to a Spark {SPARK}, or unset it to use PySpark's own."
+            if named
+            else f"PySpark is found at {home} (PYTHONPATH is {path}), which has {kind}: install pyspark {SPARK}, or "
+            f"take it off PYTHONPATH."
+        )
+    return home
 
 
 def cache() -> Path:
     """Return the user's cache directory of the product, one for all checkouts (``XDG_CACHE_HOME`` is honoured)."""
     named = os.environ.get("XDG_CACHE_HOME", "")
-    # the XDG base directory specification: ignore a relative path
-    base = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
-    return base / "ackstream"
+    try:
+        # the XDG base directory specification: ignore a relative path
+        return (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "ackstream"
+    except RuntimeError:
+        raise LocalError(
+            f"HOME is not set, and the user {os.getuid()} has no entry in /etc/passwd: set HOME to a directory."
+        ) from None
+
+
+LEAST_FILES, LEAST_BYTES = 1024, 64 << 20
+"""The open files and the bytes of temporary files without which a JVM with Spark does not come far."""
+
+TEMPORARY = "-Djava.io.tmpdir="
+
+
+def check_surroundings(options: str = "", *, spark: bool = True) -> None:
+    """Refuse surroundings in which a JVM, with Spark or without, would fail later; LocalError has the remedy.
+
+    :param options: those of the JVM, beside those of the environment
+    """
+    find_java()
+    if 0 <= (files := resource.getrlimit(resource.RLIMIT_NOFILE)[1]) < LEAST_FILES:
+        raise LocalError(
+            f"The limit of open files (ulimit -Hn) is {files}: raise it to {LEAST_FILES:,} or more, by LimitNOFILE of "
+            f"systemd, or nofile in /etc/security/limits.conf."
+        )
+    # Java reads them in this order
+    given = " ".join([*(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")), options])
+    directory = f"{TEMPORARY}/tmp {given}".rpartition(TEMPORARY)[2].split()[0]  # noqa: S108 - Java's own
+    disk = os.statvfs(directory) if os.access(directory, os.W_OK | os.X_OK) else None
+    problem = "which this user cannot write" if disk is None else ""
+    # macOS has no such flag
+    if disk and disk.f_flag & getattr(os, "ST_NOEXEC", 0):
+        problem = "which is mounted noexec, and native libraries are loaded from there"
+    elif disk and (free := disk.f_bavail * disk.f_frsize) < LEAST_BYTES:
+        problem = f"whose disk has {free >> 20} MB left"
+    if problem:
+        raise LocalError(
+            f"Java's temporary directory is {directory}, {problem}: repair that, or name another one by "
+            f"JAVA_TOOL_OPTIONS={TEMPORARY}DIRECTORY."
+        )
+    if spark:
+        spark_home()
+        try:
+            pwd.getpwuid(os.getuid())
+        except KeyError:
+            raise LocalError(
+                f"The user {os.getuid()} has no entry in /etc/passwd, and Spark asks for its name: add one, or run as "
+                f"a user that has one (docker run --user, runAsUser)."
+            ) from None
 
 
 class JavaProgram(NamedTuple):
@@ -112,49 +167,30 @@ class JavaProgram(NamedTuple):
 
 def find_java() -> JavaProgram:
     """Find Java 17 to 25 where Spark looks: in ``JAVA_HOME``, then on the ``PATH``; LocalError has the remedy."""
-    program = _program()
-    text = _version_text(program)
-    found = _VERSION.search(text)
-    if not found:
-        raise LocalError(f"The Java at {program} does not report its version ({_first_line(text)}): {_REMEDY}.")
-    # before Java 9 the release was the second number: 1.8
-    release = int(found[2]) if found[1] == "1" and found[2] else int(found[1])
-    if not OLDEST <= release <= NEWEST:
+    home = os.environ.get("JAVA_HOME")
+    program = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
+    if home and (not os.access(program, os.X_OK) or program.is_dir()):
+        raise LocalError(f"JAVA_HOME is {home}, but there is no program {program}: correct JAVA_HOME or unset it.")
+    if not program.name:
+        raise LocalError(f"No Java was found (JAVA_HOME is not set and no java is on the PATH): {_REMEDY}.")
+    try:
+        finished = subprocess.run(  # noqa: S603 - the user's own Java, no shell
+            [program, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+        text, failed = finished.stderr + finished.stdout, finished.returncode != 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        text, failed = str(error), True
+    found, said = _VERSION.search(text), text.strip().partition("\n")[0].rstrip(".") or "it prints nothing"
+    if failed or not found:
+        # macOS has a /usr/bin/java that only prints that there is no Java
+        how = "start" if failed else "report its version"
+        raise LocalError(f"The Java at {program} does not {how} ({said}): {_REMEDY}.")
+    if not OLDEST <= (release := int(found[1])) <= NEWEST:
         raise LocalError(
             f"The Java at {program} is version {release}, but Spark 4.2 and Kafka 4.1 run on {OLDEST} to {NEWEST}: "
             f"{_REMEDY}."
         )
     return JavaProgram(program, release)
-
-
-def _program() -> Path:
-    if home := os.environ.get("JAVA_HOME"):
-        program = Path(home) / "bin" / "java"
-        if not os.access(program, os.X_OK) or program.is_dir():
-            raise LocalError(f"JAVA_HOME is {home}, but there is no program {program}: correct JAVA_HOME or unset it.")
-        return program
-    found = shutil.which("java")
-    if not found:
-        raise LocalError(f"No Java was found (JAVA_HOME is not set and no java is on the PATH): {_REMEDY}.")
-    return Path(found)
-
-
-def _version_text(program: Path) -> str:
-    try:
-        finished = subprocess.run(  # noqa: S603 - the user's own Java, no shell
-            [program, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LocalError(f"The Java at {program} does not start ({error}): {_REMEDY}.") from None
-    text = finished.stderr + finished.stdout
-    if finished.returncode:
-        # macOS has a /usr/bin/java that only prints that there is no Java
-        raise LocalError(f"The Java at {program} does not start ({_first_line(text)}): {_REMEDY}.")
-    return text
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0].rstrip(".") or "it prints nothing"
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

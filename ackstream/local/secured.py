@@ -37,11 +37,6 @@ NODE = "ackstream-broker"
 """The name in the certificate of the broker, with which it is known to its controller."""
 
 
-def _quoted(value: object) -> str:
-    """Return a value as a text of TOML, of which each text of JSON is one."""
-    return json.dumps(str(value))
-
-
 class SecuredBroker(Broker):
     """One Kafka node that requires a login."""
 
@@ -96,17 +91,14 @@ class SecuredBroker(Broker):
 
     def _write_settings(self, settings: Settings, party: str, user: str) -> Path:
         path = self.settings_file(party)
+        values = self.bootstrap, settings.kafka.topic_prefix, user, self._password_file(user), self._home / "ca.pem"
+        # a text of JSON is one of TOML
+        bootstrap, prefix, username, password, ca = (json.dumps(str(value)) for value in values)
         text = (
             f"# Settings of the party {party}, written by `ackstream up --secure`: ACKSTREAM_CONF={path}\n"
-            "[kafka]\n"
-            f"bootstrap = {_quoted(self.bootstrap)}\n"
-            f"topic_prefix = {_quoted(settings.kafka.topic_prefix)}\n"
-            "[kafka.security]\n"
-            'protocol = "SASL_SSL"\n'
-            f'mechanism = "{MECHANISM}"\n'
-            f"username = {_quoted(user)}\n"
-            f"password = {{ file = {_quoted(self._password_file(user))} }}\n"
-            f"tls = {{ ca = {_quoted(self._home / 'ca.pem')} }}\n"
+            f"[kafka]\nbootstrap = {bootstrap}\ntopic_prefix = {prefix}\n"
+            f'[kafka.security]\nprotocol = "SASL_SSL"\nmechanism = "{MECHANISM}"\nusername = {username}\n'
+            f"password = {{ file = {password} }}\ntls = {{ ca = {ca} }}\n"
         )
         path.write_text(text, "utf-8")
         return path

@@ -148,28 +148,21 @@ def own_entries(settings: Settings, fetched: Sequence[Path] = ()) -> dict[str, s
             )
     if not is_local(settings.spark.master):
         return dict(conf)
-    # executors of their own have no such jar when they start
-    files = local_files(fetched) if re.match(r"local(?:\[|$)", settings.spark.master) else {}
-    if files and CLASS_PATH in conf:
-        files[CLASS_PATH] += f"{os.pathsep}{conf[CLASS_PATH]}"
+    files, bases = {}, [str(jar) for jar in fetched if jar.name.startswith(BASES)]
+    # executors of their own have no such jar when they start; too few: Spark loads these classes before it adds the
+    # jars of ``--jars``
+    if re.match(r"local(?:\[|$)", settings.spark.master) and len(bases) >= len(BASES):
+        # these replace Hadoop's access to local files, which starts processes for each file
+        files = {
+            CLASS_PATH: os.pathsep.join(filter(None, [*bases, str(LOCAL_FILES_JAR), conf.get(CLASS_PATH)])),
+            "spark.delta.logStore.file.impl": LOCAL_LOG,
+            "spark.hadoop.fs.file.impl": LOCAL_TABLES,
+            "spark.hadoop.fs.AbstractFileSystem.file.impl": LOCAL_FILES,
+        }
     # as Hadoop reads a path: characters that a URI would escape stand for themselves
     pools = f"file:{machine.conf('pools.xml')}"
     fair = {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": pools}
     return {**defaults("spark-local.conf"), **LOOPBACK, **fair, **conf, **files}
-
-
-def local_files(fetched: Sequence[Path]) -> dict[str, str]:
-    """Return the entries that replace Hadoop's access to local files, which starts processes for each file."""
-    found = [str(jar) for jar in fetched if jar.name.startswith(BASES)]
-    if len(found) < len(BASES):
-        # too few: Spark loads these classes before it adds the jars of ``--jars``
-        return {}
-    return {
-        CLASS_PATH: os.pathsep.join([*found, str(LOCAL_FILES_JAR)]),
-        "spark.delta.logStore.file.impl": LOCAL_LOG,
-        "spark.hadoop.fs.file.impl": LOCAL_TABLES,
-        "spark.hadoop.fs.AbstractFileSystem.file.impl": LOCAL_FILES,
-    }
 
 
 def defaults(name: str = "spark-defaults.conf") -> dict[str, str]:
@@ -200,21 +193,31 @@ def log_configuration(log_format: str) -> str:
 
 def submit_environment(master: str = "local", deploy_mode: str = "client", log_format: str = "text") -> dict[str, str]:
     """Return the environment of ``spark-submit``: Spark, and on this machine the interpreter and the quiet log."""
-    own = {"SPARK_HOME": str(machine.spark_home())}
-    # ``PYSPARK_PYTHON`` is respected; without it, workers run this interpreter here, and the cluster's there
+    found = {**os.environ, "SPARK_HOME": str(machine.spark_home())}
+    # of a cluster ``PYSPARK_PYTHON`` is respected; without it, workers run the cluster's
     if deploy_mode == "client":
-        own["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        found["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    log = {"LOG4J_CONFIGURATION_FILE": log_configuration(log_format)} if is_local(master) else {}
+    return {**log, **found, **local_variables(master)}
+
+
+def local_variables(master: str) -> dict[str, str]:
+    """Return the variables that a Spark needs whose master is this machine."""
     if not is_local(master):
-        return {**os.environ, **own}
-    # workers need the product, too
-    workers = {"PYSPARK_PYTHON": sys.executable}
-    return {**workers, "LOG4J_CONFIGURATION_FILE": log_configuration(log_format), **os.environ, **own}
+        return {}
+    # the one Python that has the product for certain; Spark asks for the address before it reads its own settings
+    found = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"}
+    # Java would have names of files in ASCII alone
+    return found | ({"LC_ALL": "C.UTF-8"} if os.environ.get("LC_ALL") in ("C", "POSIX") else {})
 
 
-def run(command: list[str], environment: dict[str, str]) -> NoReturn:
-    """Replace this process by that command: one process fewer to watch, and signals reach Spark itself."""
-    # a sentence for no Java, or the wrong one; Spark would report it by a stack trace
-    machine.find_java()
+def run(command: list[str], environment: dict[str, str], options: str = "") -> NoReturn:
+    """Replace this process by that command: one process fewer to watch, and signals reach Spark itself.
+
+    :param options: the settings' own options of the JVM
+    """
+    # sentences for what Spark would report by a stack trace
+    machine.check_surroundings(options)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, environment)  # noqa: S606 - no shell is wanted
@@ -249,13 +252,10 @@ def archive_classes() -> bool:
     found = archive()
     if found.is_file():
         return True
-    remedy = "set XDG_CACHE_HOME to another directory"
-    with locked(found.parent / "lock", remedy, lambda: None):
-        return found.is_file() or _archive_classes(found)
-
-
-def _archive_classes(found: Path) -> bool:
-    with tempfile.TemporaryDirectory(dir=found.parent) as directory:
+    lock = locked(found.parent / "lock", "set XDG_CACHE_HOME to another directory", lambda: None)
+    with lock, tempfile.TemporaryDirectory(dir=found.parent) as directory:
+        if found.is_file():
+            return True
         part, fetched = Path(directory) / found.name, jars.resolve("spark")
         conf = {
             **own_entries(Settings(), fetched),

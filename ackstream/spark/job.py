@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
 
-from ackstream.errors import AckstreamError, StoppedError
+from ackstream.errors import AckstreamError, StoppedError, cause
 from ackstream.kafka.login import not_allowed
 from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.topics import prepare
@@ -245,12 +245,14 @@ def _failed(settings: Settings, name: str, error: StreamingQueryException) -> Ac
     if (refused := REFUSED.search(text)) is not None:
         return not_allowed(settings.kafka, f"that ({refused[0]})")
     log.error("The query %s has failed.", name, exc_info=error)
-    return StoppedError(f"The query {name} has failed: {_cause(text)}. A restart continues from the checkpoint.")
+    return StoppedError(f"The query {name} has failed: {query_cause(text)}. A restart continues from the checkpoint.")
 
 
-def _cause(text: str) -> str:
+def query_cause(text: str) -> str:
     """Return the cause of a query's failure: a line of Spark's message, of the last Python stack in it if any."""
     said = text.partition(" terminated with exception: ")[2].partition("=== Streaming Query ===")[0] or text
     stack = said.rpartition("Traceback (most recent call last):\n")[2]
     line = next((line for line in stack.splitlines() if line and not line.startswith(" ")), said)
+    if "An error occurred while calling " in line:
+        return cause(stack or said)
     return line.partition(" SQLSTATE: ")[0].rstrip(". ")

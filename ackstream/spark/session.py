@@ -19,10 +19,10 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from ackstream.errors import AckstreamError, LocalError, StartError
+from ackstream.errors import AckstreamError, LocalError, StartError, cause
 from ackstream.kafka.clients import EXPECTED, failure
 from ackstream.local import jars as jvm_jars
-from ackstream.local.machine import find_java, keep_private, link_error
+from ackstream.local.machine import check_surroundings, keep_private, link_error
 from ackstream.local.submit import (
     JAVA_OPTIONS,
     LOCAL_FILES,
@@ -30,6 +30,7 @@ from ackstream.local.submit import (
     check_settings,
     defaults,
     java_options,
+    local_variables,
     log_configuration,
     own_entries,
     write_properties,
@@ -65,7 +66,7 @@ def session(
         own = {} if SparkConf().contains(MERGED) else settings.spark.conf
     else:
         # executors must run an interpreter in which the product is installed; under spark-submit it is given
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ |= {"PYSPARK_PYTHON": sys.executable, **os.environ, **local_variables(settings.spark.master)}
         memory = {"spark.driver.memory": settings.spark.driver_memory}
         entries |= {"spark.master": settings.spark.master, **defaults(), **memory}
         own = own_entries(settings, jars)
@@ -75,6 +76,7 @@ def session(
         entries["spark.jars"] = ",".join(map(str, jars))
     entries |= {**own, **(conf or {}), **FIXED}
     if not submitted and SparkContext._gateway is None:  # noqa: SLF001 - as PySpark itself asks
+        check_surroundings(entries.get(JAVA_OPTIONS, ""))
         _launch(entries)
     spark = SparkSession.builder.config(map=entries).getOrCreate()
     spark.sparkContext.setLogLevel(logs.SPARK_LEVELS[settings.log.level])
@@ -83,17 +85,15 @@ def session(
 
 def _launch(entries: Mapping[str, str]) -> None:
     """Start the JVM with its entries in a file: PySpark would put them on its command line, for all users to read."""
-    before = os.environ.get(ARGUMENTS)
+    before = os.environ.get(ARGUMENTS, "pyspark-shell")
     with TemporaryDirectory(prefix="ackstream-") as directory:
         properties = Path(directory) / "spark.properties"
         write_properties(properties, entries)
-        os.environ[ARGUMENTS] = f"--properties-file {shlex.quote(str(properties))} {before or 'pyspark-shell'}"
+        os.environ[ARGUMENTS] = f"--properties-file {shlex.quote(str(properties))} {before}"
         try:
             SparkContext._ensure_initialized()  # noqa: SLF001 - the only way without a command line
         finally:
-            del os.environ[ARGUMENTS]
-            if before is not None:
-                os.environ[ARGUMENTS] = before
+            os.environ[ARGUMENTS] = before
 
 
 FIXED = {"spark.sql.variable.substitute": "false"}
@@ -231,7 +231,6 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
         yield active
         return
     console = Console(stderr=True)
-    find_java()
     paths = jvm_jars.resolve("spark", console)
     log = settings.local.data.absolute() / "logs" / f"spark-{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -241,8 +240,11 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
                 try:
                     options = f"{quick_start()} {settings.spark.conf.get(JAVA_OPTIONS, '')}".strip()
                     spark = session(settings, name, jars=paths, conf={JAVA_OPTIONS: options})
+                except AckstreamError:
+                    raise
                 except Exception as error:
-                    raise LocalError(f"Spark did not start: correct what its log {log} reports.") from error
+                    why = cause(f"{error}\n{log.read_text('utf-8', 'replace')}")
+                    raise LocalError(f"Spark did not start ({why}): correct what its log {log} reports.") from error
             # it would print a stack trace when the JVM is killed
             spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001 - its base class's hook
             yield spark
@@ -251,11 +253,6 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
             _end(launched, 0)
             raise
         _end(launched, END_SECONDS)
-
-
-def kill(spark: SparkSession) -> None:
-    """Kill the JVM of a session at once; the session is unusable afterwards."""
-    spark.sparkContext._gateway.proc.kill()  # noqa: SLF001 - PySpark has no public way to end its JVM
 
 
 def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:

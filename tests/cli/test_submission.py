@@ -24,7 +24,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
     found: Ran = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jars, "resolve", lambda *_: [Path("/a b.jar")])
-    monkeypatch.setattr(submit, "run", lambda command, environment: found.append((command, environment)))
+    monkeypatch.setattr(submit, "run", lambda command, environment, _options: found.append((command, environment)))
     monkeypatch.setattr(submit, "java_options", lambda: "")
     for name in ("SPARK_HOME", "PYSPARK_PYTHON", "ACKSTREAM_CONF", "ACKSTREAM_KAFKA_BOOTSTRAP"):
         monkeypatch.delenv(name, raising=False)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,6 @@ from tests.lake import empty, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from click.testing import Result
     from pyspark.sql import SparkSession
@@ -230,14 +230,15 @@ def test_maintenance_takes_all_tables_where_none_is_named(monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("_no_spark")
 def test_a_table_that_could_not_be_maintained_is_named_and_ends_with_1(monkeypatch: pytest.MonkeyPatch):
-    reports = [maintenance.TableReport("things", failure="A file was removed."), maintenance.TableReport("messages")]
+    reports = [maintenance.TableReport("things", failure="A file was removed"), maintenance.TableReport("messages")]
     monkeypatch.setattr(maintenance, "maintain", lambda *_, **__: reports)
     result = run("maintain")
     assert result.exit_code == 1
-    assert result.stderr == "The table things was not maintained: A file was removed. Try again later.\n"
+    log = Path(".ackstream/logs/spark-maintain.log").absolute()
+    assert result.stderr == f"The table things was not maintained (see {log}): A file was removed.\n"
     assert [row[0] for row in rows(result)] == ["table", "things", "messages"]
     lines = [json.loads(line) for line in run("maintain", "--json").stdout.splitlines()]
-    assert [(line["table"], line["failure"]) for line in lines] == [("things", "A file was removed."), ("messages", "")]
+    assert [(line["table"], line["failure"]) for line in lines] == [("things", "A file was removed"), ("messages", "")]
 
 
 @pytest.mark.usefixtures("_no_spark")

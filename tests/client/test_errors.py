@@ -15,7 +15,7 @@ from ackstream.client.errors import (
     RequestTimeout,
     StoreError,
 )
-from ackstream.errors import MissingExtraError, UnreachableError
+from ackstream.errors import MissingExtraError, UnreachableError, cause
 from ackstream.protocol.ditto.labels import Claim, LabelsTakenError
 from ackstream.protocol.errors import AccessDeniedError, DittoError, thing_not_found
 
@@ -56,3 +56,28 @@ def test_an_error_stays_what_it_is_in_another_process(error: Exception, copied: 
     again = copied(error)
     assert type(again) is type(error)
     assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+
+
+_PY4J = """An error occurred while calling o1.executeCompaction.
+: org.apache.spark.SparkException: Job aborted.
+\tat org.apache.spark.Main
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a file was removed", "a file was removed"),
+        ("a file was removed.\nmore", "a file was removed"),
+        (_PY4J, "org.apache.spark.SparkException: Job aborted"),
+        (
+            f"{_PY4J}Caused by: a.B: c\n\tat d\nCaused by: java.io.IOException: disk full\n\tat e",
+            "java.io.IOException: disk full",
+        ),
+        (f"{_PY4J}Caused by: a.B: c\n\tSuppressed: x.Y: z\n\t\tCaused by: not this\n", "a.B: c"),
+        ('noise\nException in thread "main" java.lang.Error: no memory', "java.lang.Error: no memory"),
+        ("", ""),
+    ],
+)
+def test_an_error_of_java_is_told_by_its_deepest_cause(text: str, found: str) -> None:
+    assert cause(text) == found

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import io
 import json
+import re
 import sys
 import threading
 import zipfile
@@ -292,6 +293,19 @@ def test_another_spark_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / "jars" / jar).touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with pytest.raises(LocalError, match=rf"^SPARK_HOME is .*, which has {kind}: set it to a Spark 4\.2, or unset it"):
+        machine.spark_home()
+
+
+def test_another_pyspark_on_pythonpath_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    (tmp_path / "pyspark" / "jars").mkdir(parents=True)
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    (tmp_path / "pyspark" / "jars" / "spark-core_2.12-3.5.1.jar").touch()
+    sentence = f"PySpark is found at {tmp_path}/pyspark (PYTHONPATH is {tmp_path}), which has Spark 3.5.1: install"
+    with pytest.raises(LocalError, match=f"^{re.escape(sentence)} pyspark 4[.]2, or take it off PYTHONPATH[.]$"):
         machine.spark_home()
 
 

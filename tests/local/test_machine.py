@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -19,7 +21,7 @@ from tests.harness.power import after, recorded, survivors
 from tests.local.programs import java_home, write_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def find(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> machine.JavaProgram:
@@ -104,6 +106,75 @@ def test_make_can_ask_with_the_standard_library_alone(tmp_path: Path):
     assert asked.returncode == 1
     assert asked.stderr.startswith("No Java was found")
     assert len(asked.stderr.splitlines()) == 1
+
+
+# -- surroundings of a JVM ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_HOME", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(machine, "find_java", lambda: None)
+
+
+@pytest.mark.usefixtures("clean")
+def test_where_nothing_is_odd_a_jvm_may_start() -> None:
+    machine.check_surroundings()
+
+
+def _flag(flag: int = 0, free: int = 1 << 20) -> Callable[[object], SimpleNamespace]:
+    return lambda _: SimpleNamespace(f_flag=flag, f_bavail=free, f_frsize=4096)
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(
+    ("place", "name", "value", "sentence"),
+    [
+        (
+            machine.resource,
+            "getrlimit",
+            lambda _: (256, 256),
+            "The limit of open files (ulimit -Hn) is 256: raise it to 1,024 or more",
+        ),
+        (os, "statvfs", _flag(os.ST_NOEXEC), "Java's temporary directory is /tmp, which is mounted noexec"),
+        (os, "statvfs", _flag(free=256), "Java's temporary directory is /tmp, whose disk has 1 MB left"),
+        (os, "access", lambda *_: False, "Java's temporary directory is /tmp, which this user cannot write"),
+    ],
+)
+def test_an_odd_surrounding_is_named_before_a_jvm_starts(
+    monkeypatch: pytest.MonkeyPatch, place: object, name: str, value: object, sentence: str
+) -> None:
+    monkeypatch.setattr(place, name, value)
+    for spark in (False, True):
+        with pytest.raises(LocalError, match=f"^{re.escape(sentence)}"):
+            machine.check_surroundings(spark=spark)
+
+
+@pytest.mark.usefixtures("clean")
+def test_java_s_temporary_directory_is_the_one_that_is_named_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx1g -Djava.io.tmpdir=/nowhere -Dx=y")
+    with pytest.raises(LocalError, match=r"is /nowhere, which this user cannot write: repair that, or name"):
+        machine.check_surroundings()
+    machine.check_surroundings(f"-Djava.io.tmpdir={tmp_path}")
+
+
+@pytest.mark.usefixtures("clean")
+def test_spark_needs_the_name_of_its_user_and_kafka_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_007)
+    with pytest.raises(LocalError, match=r"^The user 4000000007 has no entry in /etc/passwd, and Spark asks"):
+        machine.check_surroundings()
+    machine.check_surroundings(spark=False)
+
+
+def test_a_user_without_a_home_is_told_to_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_007)
+    with pytest.raises(LocalError, match=r"^HOME is not set, and the user 4000000007 has no entry .*: set HOME to"):
+        machine.cache()
 
 
 # -- processes and ports -----------------------------------------------------------------------------------------------

@@ -116,8 +116,18 @@ def test_spark_runs_this_interpreter_unless_another_is_named(monkeypatch: pytest
     assert "PYSPARK_PYTHON" not in submit.submit_environment("yarn")
     assert submit.submit_environment("yarn")["PYSPARK_DRIVER_PYTHON"] == sys.executable
     monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
-    for master in ("local[2]", "yarn"):
-        assert submit.submit_environment(master)["PYSPARK_PYTHON"] == "./environment/bin/python"
+    assert submit.submit_environment("yarn")["PYSPARK_PYTHON"] == "./environment/bin/python"
+
+
+def test_on_one_machine_the_workers_run_the_python_that_has_the_product(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
+    assert submit.submit_environment("local[2]")["PYSPARK_PYTHON"] == sys.executable
+
+
+@pytest.mark.parametrize(("given", "used"), [("C", "C.UTF-8"), ("POSIX", "C.UTF-8"), ("de_DE.UTF-8", "de_DE.UTF-8")])
+def test_java_reads_names_of_files_that_are_not_ascii(monkeypatch: pytest.MonkeyPatch, given: str, used: str):
+    monkeypatch.setenv("LC_ALL", given)
+    assert submit.submit_environment()["LC_ALL"] == used
 
 
 def test_spark_runs_this_interpreter_and_this_pyspark(monkeypatch: pytest.MonkeyPatch):
@@ -148,6 +158,13 @@ def test_on_one_machine_spark_needs_no_host_name():
     found = entries(submit.submit_command(Settings(spark=Spark(conf={"spark.driver.host": "mine"})), "correlate"))
     # what the settings say wins
     assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == ("mine", "127.0.0.1")
+
+
+@pytest.mark.parametrize(("given", "used"), [("", "127.0.0.1"), ("10.0.0.7", "10.0.0.7")])
+def test_on_one_machine_spark_does_not_look_up_its_name(monkeypatch: pytest.MonkeyPatch, given: str, used: str):
+    # an empty value is one that Spark would use
+    monkeypatch.setenv("SPARK_LOCAL_IP", given)
+    assert submit.submit_environment()["SPARK_LOCAL_IP"] == used
 
 
 FILES = "/jars/hadoop-bare-naked-local-fs-1.jar:/jars/delta-storage-1.jar"

@@ -410,11 +410,23 @@ KeyError: 'the store is away'
 """
 
 
+_PY4J = "py4j.protocol.Py4JJavaError: An error occurred while calling o12.executeCompaction.\n: "
+_JAVA = """org.apache.spark.SparkException: Job aborted due to stage failure.
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:1)
+Caused by: java.lang.UnsatisfiedLinkError: /tmp/libsnappyjava.so: failed to map segment from shared object
+\tat java.base/jdk.internal.loader.NativeLibraries.load(Native Method)
+\t... 1 more"""
+
+
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
         (f"{_FAILED}java.io.IOException: No space left SQLSTATE: XXKST{_PLAN}", "java.io.IOException: No space left"),
         (f"{_FAILED}[USER_FUNCTION] Reason: {_STACK} SQLSTATE: 39000{_PLAN}", "KeyError: 'the store is away'"),
+        (
+            f"{_FAILED}[FOREACH] Traceback (most recent call last):\n  x\n{_PY4J}{_JAVA}\n{_PLAN}",
+            "java.lang.UnsatisfiedLinkError: /tmp/libsnappyjava.so: failed to map segment from shared object",
+        ),
         ("anything else.", "anything else"),
     ],
 )

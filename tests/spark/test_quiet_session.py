@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,10 +27,12 @@ class PySpark:
         self.program = OBEDIENT
         self.error: BaseException | None = None
         self.process: subprocess.Popen[bytes] | None = None
-        self.stopped = False
+        self.stopped = self.awaited = False
 
     def session(self, *_arguments: Any, **_options: Any) -> Any:
         self.process = java_gateway.Popen([sys.executable, "-c", self.program], stdin=subprocess.PIPE)
+        if self.awaited:
+            self.process.wait()
         if self.error is not None:
             raise self.error
         return SimpleNamespace(
@@ -99,12 +102,32 @@ def test_a_jvm_whose_start_was_interrupted_is_not_forgotten(pyspark: PySpark):
     assert pyspark.code == -9
 
 
-def test_a_spark_that_does_not_start_is_a_sentence(pyspark: PySpark):
+@pytest.mark.parametrize(
+    ("printed", "why"),
+    [
+        ("noise", "[JAVA_GATEWAY_EXITED] …"),
+        (
+            """Exception in thread "main" java.lang.ExceptionInInitializerError
+\tat org.apache.spark.Main
+Caused by: java.net.UnknownHostException: no-such-host: Name not known
+\tat java.base/…
+""",
+            "java.net.UnknownHostException: no-such-host: Name not known",
+        ),
+    ],
+)
+def test_a_spark_that_does_not_start_is_a_sentence_with_its_cause(pyspark: PySpark, printed: str, why: str):
+    pyspark.program = f"print({printed!r}, flush=True)"
     pyspark.error = RuntimeError("[JAVA_GATEWAY_EXITED] …")
-    with (
-        pytest.raises(LocalError, match=r"Spark did not start: correct what its log .*spark-test.log reports."),
-        quiet_session(Settings(), "test"),
-    ):
+    pyspark.awaited = True
+    sentence = f"Spark did not start ({why}): correct what its log "
+    with pytest.raises(LocalError, match=re.escape(sentence)), quiet_session(Settings(), "test"):
+        pass
+
+
+def test_a_refusal_before_spark_starts_keeps_its_sentence(pyspark: PySpark):
+    pyspark.error = LocalError("No Java was found.")
+    with pytest.raises(LocalError, match=r"^No Java was found\.$"), quiet_session(Settings(), "test"):
         pass
 
 
