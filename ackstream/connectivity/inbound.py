@@ -5,6 +5,7 @@ Source: Ditto, ``InboundMappingProcessor``, ``InboundDispatchingSink``, ``Reques
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -192,6 +193,9 @@ class Inbound:
         return msgspec.structs.replace(envelope, headers=envelope.headers | {names.REQUESTED_ACKS: labels})
 
 
+_unfit = partial(header_invalid, "payload_mapping", named=False)
+
+
 def _resolved(template: str, context: Context, quote: Callable[[str], str]) -> str:
     found = Template.parse(template).resolve(context, quote)
     if found is None:
@@ -211,10 +215,6 @@ def _key(text: str) -> str:
     if not text:
         raise _unfit("A placeholder of the payload mapping is empty, which is no key of a path.")
     return escape(text)
-
-
-def _unfit(why: str) -> DittoError:
-    return header_invalid("payload_mapping", why, named=False)
 
 
 _MANY = "_:_"

@@ -198,15 +198,13 @@ class OutboundWorker(Closing):
         lanes: Lanes,
         access: Access,
     ) -> None:
-        """Start; once this returns, every further signal is published. Raises ``UnreachableError``: no Kafka, or topic.
-
-        ``lanes`` has what earlier workers of the connection met.
-        """
+        """Start; every further signal is published then. Raises ``UnreachableError``: no Kafka, or topic."""
         self._id = connection.id
         self._outbound = Outbound(connection, access, publisher.quoted)
         self._publisher = publisher
         self._system = system
         self._labels = labels
+        # of all workers of the connection, one after the other
         self._lanes, self._changed = lanes, lanes.changed
         # all that are handed to the publisher, or wait
         self._open: dict[Place, _Handed] = {}
@@ -247,9 +245,9 @@ class OutboundWorker(Closing):
         while not self._ended.is_set():
             with self._changed:
                 place = self._lanes.next(time.monotonic())
-                self._publishing += place is not None
-            if place is None:
-                return
+                if place is None:
+                    return
+                self._publishing += 1
             self._publish(self._open[place])
 
     def _handle(self, record: Any, work: Work) -> None:

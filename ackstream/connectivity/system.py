@@ -266,7 +266,7 @@ class Lanes:
         self._failures: Latest[Place, tuple[int, int]] = Latest(REMEMBERED)
 
     def begin(self) -> None:
-        """Begin anew with a worker; what is known of messages stays."""
+        """Begin anew with a worker; accepted messages and counted failures are remembered."""
         self._lanes.clear()
         self._failing_since = None
 
@@ -295,7 +295,7 @@ class Lanes:
         return None
 
     def failed(self, place: Place, now: float, *, doubtful: bool = False) -> Literal["waits", "given up", "away"]:
-        """Note a failure, and return what becomes of the message; one that is given up is settled later."""
+        """Note a failure and return the fate of the message; one that is given up is settled later."""
         lane = self._lane(place, now)
         self._failing_since = since = now if self._failing_since is None else self._failing_since
         tried, lane.healed = place is lane.trying or not lane.attempts, False

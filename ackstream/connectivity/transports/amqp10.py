@@ -120,10 +120,8 @@ _TOPIC = "topic://"
 
 def refusal(condition: Any, final: frozenset[str] = _OF_ADDRESS | _OF_MESSAGE) -> Published:
     """Return the result of a message that the broker rejected, or whose link it closed: 400 if that is ``final``."""
-    text = condition_text(condition)
-    if condition is not None and condition.name in final:
-        return not_published(RejectedError(text), BAD_REQUEST)
-    return not_published(RejectedError(text), UNAVAILABLE)
+    status = BAD_REQUEST if condition is not None and condition.name in final else UNAVAILABLE
+    return not_published(RejectedError(condition_text(condition)), status)
 
 
 class _AddressLink(NamedTuple):
@@ -161,7 +159,8 @@ class Amqp10Publisher(ConfirmingPublisher):
         address = message.address
         link = self._links.pop(address, None)
         if link is None:
-            self._forget_idle()
+            if len(self._links) >= MAX_LINKS:
+                self._forget_idle()
             link = self._attach(address, Confirms())
         self._links[address] = link
         link.confirms.add(message, done)
@@ -176,11 +175,8 @@ class Amqp10Publisher(ConfirmingPublisher):
         return _AddressLink(container.create_sender(connection, target, address, name=name, options=options), confirms)
 
     def _forget_idle(self) -> None:
-        if len(self._links) >= MAX_LINKS:
-            idle = (address for address, link in self._links.items() if link.confirms.idle)
-            address = next(idle, None)
-            if address is not None:
-                self._links.pop(address).sender.close()
+        for address in [address for address, link in self._links.items() if link.confirms.idle][:1]:
+            self._links.pop(address).sender.close()
 
     def _drain(self, link: _AddressLink) -> None:
         sender = link.sender

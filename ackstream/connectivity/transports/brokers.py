@@ -105,7 +105,7 @@ class PushedSource(transport.MessageSource):
         """Settle a delivery that is never redelivered; called before its message is taken."""
 
     def _turn(self) -> None:
-        # reading appends to ``_arrived``; what is not read holds back the broker
+        # reading appends to ``_arrived``; without it the broker is held back
         if sum(len(message.payload) for _, message, _ in self._arrived) < transport.MAX_BYTES:
             self._link.turn(POLL_SECONDS)
         else:
