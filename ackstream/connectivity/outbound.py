@@ -211,8 +211,7 @@ class OutboundWorker(Closing):
         self._bytes = self._publishing = 0
         # nothing more is handed to the publisher: it is closed, or the other system is away
         self._ended = threading.Event()
-        live = self._outbound.streams & {"live-commands", "messages"}
-        topics = ["events", "signals"] if live else ["events"]
+        topics = ["events", "signals"] if self._outbound.streams & {"live-commands", "messages"} else ["events"]
         group = f"ackstream-target-{connection.id}"
         self._worker = Worker(kafka, topics, self._handle, group=group, start="latest", labels=labels)
         with self._changed:

@@ -85,11 +85,8 @@ def property_text(value: Any) -> str:
         return bytes(value).decode("utf-8", "replace")
     if isinstance(value, bool):
         return json_text(value)
-    for kind in (int, float):
-        if isinstance(value, kind):
-            # a subclass, such as those of proton, would write its name, too
-            return str(kind(value))
-    return str(value)
+    # a subclass of a number, such as those of proton, would write its name, too
+    return str(next((kind(value) for kind in (int, float) if isinstance(value, kind)), value))
 
 
 def resolved(mapping: Mapping[str, str], context: Context) -> dict[str, str]:
