@@ -108,16 +108,6 @@ def answer(connection: DuckDBPyConnection, lake: Lake, name: str, values: Mappin
     return connection.execute(for_duckdb(QUESTIONS[name].over(views(connection), lake)), dict(values or {}))
 
 
-def rows(lake: Lake, name: str, values: Mapping[str, Any], limit: int = 10_000) -> list[dict[str, Any]]:
-    """Return the first rows of an answer, none without a table; StartError: some are missing, or unreadable."""
-    with database(lake, QUESTIONS[name].tables) as connection:
-        if not views(connection):
-            return []
-        found = answer(connection, lake, name, values)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchmany(limit)]
-
-
 def _messages(lake: Lake, condition: Expression) -> list[dict[str, Any]]:
     condition &= field("reason").is_null()
     try:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from functools import cache, partial
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
 from ackstream.gateway.http.translation import check_parameters
-from ackstream.gateway.page.stories import Story, Trace
-from ackstream.lake import questions
+from ackstream.gateway.page.stories import Stories, may_see
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,14 +24,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ackstream.gateway.exchange import Dependencies
-    from ackstream.protocol.ditto.twin.access import Access
+    from ackstream.gateway.page.stories import Story, Trace
+
+    Answer = Callable[[Request], Awaitable[Response]]
 
 
 STORIES = 2
 """As many are read from the tables at a time: each looks through several."""
-
-TRACED = 100
-"""Maximum number of requests of a trace shown."""
 
 _HERE = Path(__file__).parent
 FILES = ("index.html", "style.css", "live.js", "icon.svg")
@@ -61,83 +58,36 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
 
     async def live(request: Request) -> Response:
         subjects = (await admit(request)).subjects
-        if _may_see(access, subjects, None):
+        if may_see(access.whole_things(subjects), None):
             return _json(dependencies.live.whole())
-        return _json(dependencies.live.own(subjects, partial(_may_see, access, subjects)))
+        return _json(dependencies.live.own(subjects, lambda one: may_see(access.whole_things(subjects), one)))
 
-    async def read(subjects: tuple[str, ...], question: Callable[[], Story | Trace]) -> Response:
-        with dependencies.admission.limits.story(subjects[0]):
-            async with slots:
-                return _json(await asyncio.to_thread(question))
+    def told(name: str, tell: Callable[[Stories, str, tuple[str, ...]], Story | Trace]) -> Answer:
+        async def route(request: Request) -> Response:
+            subjects = (await admit(request)).subjects
+            check_parameters(request.query_params, (name,), headers=False)
+            if not (wanted := request.query_params.get(name)):
+                raise parameter_invalid(name, "is missing")
+            things = access.whole_things(subjects)
+            with dependencies.admission.limits.story(subjects[0]):
+                async with slots:
+                    try:
+                        # an answer may have megabytes
+                        return await asyncio.to_thread(lambda: _json(tell(dependencies.live.stories, wanted, things)))
+                    except InputError as error:
+                        # "The message is …", "The trace is …"
+                        raise parameter_invalid(name, str(error).split(" ", 2)[2].removesuffix(".")) from None
 
-    async def story(request: Request) -> Response:
-        subjects = (await admit(request)).subjects
-        wanted, may_see = _parameter(request, "correlation-id"), partial(_may_see, access, subjects)
-        return await read(subjects, lambda: _seen(dependencies.live.stories.story(wanted), may_see))
+        return route
 
-    async def trace(request: Request) -> Response:
-        subjects = (await admit(request)).subjects
-        wanted, may_see = _asked(request, "trace", "trace-id")["trace_id"], partial(_may_see, access, subjects)
-        return await read(subjects, lambda: _of_those(dependencies.live.stories.trace(wanted), may_see))
-
-    async def message(request: Request) -> Response:
-        subjects = (await admit(request)).subjects
-        wanted = _parameter(request, "message")
-        if not _may_see(access, subjects, None):
-            # as one that does not exist
-            return _json(Story(wanted, []))
-        _asked(request, "message_story", "message")
-        return await read(subjects, lambda: dependencies.live.stories.message(wanted))
-
-    data = {"/live.json": live, "/story.json": story, "/message.json": message, "/trace.json": trace}
     found = {
         **dict.fromkeys(("/", "/page/{name}", "/doc", "/doc/openapi.json", "/doc/{name}"), _files(dependencies)),
-        **data,
+        "/live.json": live,
+        "/story.json": told("correlation-id", Stories.story),
+        "/message.json": told("message", Stories.message),
+        "/trace.json": told("trace-id", Stories.trace),
     }
     return [Route(path, route) for path, route in found.items()]
-
-
-def _parameter(request: Request, name: str) -> str:
-    check_parameters(request.query_params, (name,), headers=False)
-    found = request.query_params.get(name)
-    if not found:
-        raise parameter_invalid(name, "is missing")
-    return found
-
-
-def _asked(request: Request, question: str, name: str) -> dict[str, Any]:
-    try:
-        return questions.parameters(question, _parameter(request, name))
-    except InputError as error:
-        # "The message is …", "The trace is …"
-        raise parameter_invalid(name, str(error).split(" ", 2)[2].removesuffix(".")) from None
-
-
-def _of_those(found: Trace, may_see: Callable[[str | None], bool]) -> Trace:
-    note = "The tables cannot be read." if found.note and not may_see(None) else found.note
-    seen = [request for request in found.requests if may_see(request.thing_id)]
-    return replace(found, requests=seen[:TRACED], in_all=len(seen), note=note)
-
-
-def _seen(found: Story, may_see: Callable[[str | None], bool]) -> Story:
-    """Return the requests of a story that the subjects may see: several clients may choose the same id."""
-    if found.note and not may_see(None):
-        found = replace(found, note="The tables cannot be read.")
-    things: dict[str, set[str]] = {}
-    for happening in found.happenings:
-        named = things.setdefault(happening.request, set())
-        if happening.thing_id is not None:
-            named.add(happening.thing_id)
-    seen = {request for request, named in things.items() if all(may_see(thing_id) for thing_id in named or (None,))}
-    shown = [replace(happening, request="") for happening in found.happenings if happening.request in seen]
-    return replace(found, happenings=shown)
-
-
-def _may_see(access: Access, subjects: tuple[str, ...], thing_id: str | None) -> bool:
-    """Return whether the subjects may see requests to a thing; without a thing, full read access is required."""
-    if thing_id is None:
-        return "*" in access.whole_things(subjects)
-    return access.may("READ", subjects, thing_id, "/")
 
 
 def _json(value: object) -> Response:
@@ -162,7 +112,7 @@ def _contents() -> dict[str, tuple[bytes, str]]:
     return {path: (content, f'"{sha256(content).hexdigest()[:16]}"') for path, content in contents.items()}
 
 
-def _files(dependencies: Dependencies) -> Callable[[Request], Awaitable[Response]]:
+def _files(dependencies: Dependencies) -> Answer:
     contents = _contents()
 
     async def answer(request: Request) -> Response:

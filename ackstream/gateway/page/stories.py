@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import OrderedDict
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from ackstream.lake import questions, reading
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.record_headers import trace_id, trace_of
+from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from datetime import datetime
 
     from ackstream.observe.outcomes import LedgerEntry
@@ -33,6 +37,14 @@ STORY_RECORDS = 200
 
 STORY_BYTES = 8_000_000
 """Bytes of the ledger kept for histories; the tables have older requests."""
+
+TABLE_ROWS, TABLE_BYTES, TABLE_SECONDS, TABLE_MEMORY = 1_000, 8_000_000, 20, "512MB"
+"""Limits of reading the tables once: rows, bytes of their contents, time, and memory."""
+
+TRACED = 100
+"""Maximum number of requests of a trace shown."""
+
+_LONG = "concat('\"Left out: ', strlen(content), ' bytes; ackstream outcomes story has them.\"')"
 
 
 class Happening(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,7 +75,7 @@ class TracedRequest(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """The history of a request or a message; ``note`` is set if the tables could not be read."""
+    """The history of a request or a message; ``note`` says if the tables could not be read, or have more."""
 
     of: str
     happenings: list[Happening]
@@ -71,7 +83,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """The first requests of a trace, and how many there are; ``note`` is set if the tables could not be read."""
+    """The first requests of a trace, and how many were found; ``note`` as in a :class:`Story`."""
 
     of: str
     requests: list[TracedRequest]
@@ -102,22 +114,32 @@ class Stories:
                 self._bytes -= sum(map(len, self._stories.popitem(last=False)[1]))
             return True
 
-    def story(self, correlation_id: str) -> Story:
-        """Return the history of the requests of a correlation-id."""
-        found, note = self._read("story", {"correlation_id": correlation_id}, _stored)
-        return Story(correlation_id, in_order([*self.remembered(correlation_id), *found]), note)
+    def story(self, correlation_id: str, things: Collection[str]) -> Story:
+        """Return the history of those requests of a correlation-id that concern things of these patterns alone."""
+        found, note = self._read("story", {"correlation_id": correlation_id}, things, _stored)
+        happenings = in_order([*self.remembered(correlation_id), *found])
+        named: dict[str, set[str]] = {}
+        for happening in happenings:
+            named.setdefault(happening.request, set()).update(filter(None, (happening.thing_id,)))
+        seen = {request for request, ids in named.items() if all(may_see(things, one) for one in ids or (None,))}
+        return Story(correlation_id, [replace(one, request="") for one in happenings if one.request in seen], note)
 
-    def message(self, argument: str) -> Story:
-        """Return the history of a message, ``CLIENT/SEQ`` (or ``InputError``), from the tables."""
+    def message(self, argument: str, things: Collection[str]) -> Story:
+        """Return the history of a message, ``CLIENT/SEQ`` (or ``InputError``), for those who may see all things."""
         values = questions.parameters("message_story", argument)
-        return Story(argument, *self._read("message_story", values, _stored_message))
+        if not may_see(things, None):
+            return Story(argument, [])
+        return Story(argument, *self._read("message_story", values, things, _stored_message))
 
-    def trace(self, wanted: str) -> Trace:
-        """Return the requests of a trace, by its id: clients choose theirs, so at most 10,000 of the tables."""
-        found, note = self._read("trace", {"trace_id": wanted}, _stored_request)
+    def trace(self, argument: str, things: Collection[str]) -> Trace:
+        """Return the requests of a trace, by its id or traceparent (or ``InputError``), to things of these patterns."""
+        values = questions.parameters("trace", argument)
+        wanted = values["trace_id"]
+        found, note = self._read("trace", values, things, _stored_request)
         own = (one for one in found if trace_id(one.traceparent) == wanted)
-        requests = sorted({*self.remembered_trace(wanted), *own}, key=lambda one: (one.at, one.correlation_id))
-        return Trace(wanted, requests, len(requests), note)
+        seen = {one for one in (*self.remembered_trace(wanted), *own) if may_see(things, one.thing_id)}
+        requests = sorted(seen, key=lambda one: (one.at, one.correlation_id))
+        return Trace(wanted, requests[:TRACED], len(requests), note)
 
     def remembered(self, correlation_id: str) -> list[Happening]:
         """Return the remembered history of the requests of a correlation-id, which may have a suffix, in time order."""
@@ -140,14 +162,53 @@ class Stories:
         ]
 
     def _read(
-        self, question: str, values: Mapping[str, Any], convert: Callable[[dict[str, Any]], T]
+        self, question: str, values: dict[str, Any], things: Collection[str], convert: Callable[[dict[str, Any]], T]
     ) -> tuple[list[T], str]:
-        """Return the answer of the tables, empty without them, and a note if they cannot be read."""
+        """Return the answer of the tables, empty without them, and a note if it is not the whole."""
         try:
-            return [convert(row) for row in reading.rows(self._lake, question, values)], ""
-        except Exception as error:
-            log.exception("The tables of %s cannot be read.", self._lake.path)
-            return [], f"The tables cannot be read: {error}"
+            found = rows(self._lake, question, values, things)
+        except Exception as error:  # noqa: BLE001 - the note says so
+            log.warning("The tables of %s cannot be read: %s", self._lake.path, error)
+            # an error may have names of places
+            return [], "The tables cannot be read" + (f": {error}" if may_see(things, None) else ".")
+        note = f"The tables have more: only {TABLE_ROWS:,} rows are shown." if len(found) > TABLE_ROWS else ""
+        return list(map(convert, found[:TABLE_ROWS])), note
+
+
+def may_see(things: Collection[str], thing_id: str | None) -> bool:
+    """Return whether a thing is among the patterns of those that a client may read; ``None``: whether all are."""
+    return "*" in things if thing_id is None else matches_any(things, thing_id)
+
+
+def rows(lake: Lake, name: str, values: dict[str, Any], things: Collection[str]) -> list[dict[str, Any]]:
+    """Return the latest rows of an answer, or the first of a trace, and one more if there is; none without a table.
+
+    Requests to a thing that matches none of the patterns are not read. Raises beyond the limits of time and memory.
+    """
+    question = questions.QUESTIONS[name]
+    with reading.database(lake, question.tables) as connection, ExitStack() as stack:
+        if not (present := reading.views(connection)):
+            return []
+        connection.execute(f"SET memory_limit = '{TABLE_MEMORY}'; SET temp_directory = ''")
+        timer = threading.Timer(TABLE_SECONDS, connection.interrupt)
+        stack.callback(timer.cancel)
+        timer.start()
+        source = f"FROM ({questions.for_duckdb(question.over(present, lake)).rpartition('ORDER BY')[0]}) WHERE true"
+        if not may_see(things, None):
+            seen = "bool_and(regexp_full_match(thing_id, $things, 's'))"
+            source += f" AND correlation_id IN (SELECT correlation_id {source} GROUP BY ALL HAVING {seen})"
+            values = values | {"things": "|".join(".*".join(map(re.escape, one.split("*"))) for one in things)}
+        columns, latest = "*", "ASC" if name == "trace" else "DESC"
+        if "content" in question.columns:
+            # each has its share of the bytes; of older ones none is read
+            times = f"SELECT occurred_at {source} ORDER BY ALL DESC LIMIT {TABLE_ROWS + 1}"
+            counted = f"SELECT count(*), min(occurred_at) FROM ({times})"  # noqa: S608 - all of it is ours
+            number, values["since"] = connection.execute(counted, values).fetchall()[0]
+            share, source = TABLE_BYTES // max(1, number), f"{source} AND occurred_at >= $since"
+            columns = f"* REPLACE (CASE WHEN strlen(content) > {share} THEN {_LONG} ELSE content END AS content)"
+        found = connection.execute(f"SELECT {columns} {source} ORDER BY ALL {latest} LIMIT {TABLE_ROWS + 1}", values)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
 def in_order(happenings: Iterable[Happening]) -> list[Happening]:

@@ -13,16 +13,16 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from ackstream.gateway.page import pages
+from ackstream.gateway.page import pages, stories
 from ackstream.gateway.page.live import FailureEntry, LabelTally, Live, View
-from ackstream.gateway.page.pages import FILES, TRACED
-from ackstream.gateway.page.stories import Happening, Story, Trace, TracedRequest
-from ackstream.lake import questions
+from ackstream.gateway.page.pages import FILES
+from ackstream.gateway.page.stories import TRACED, Happening, Stories, TracedRequest
 from ackstream.observe.feeds import JobSign, Lag
 from ackstream.observe.outcomes import VERDICTS, Count
 from ackstream.observe.planes import DeadLetter, PlanesView
 from ackstream.protocol.ditto.correlation_ids import Latest, wire_id
 from ackstream.protocol.ditto.envelopes import raw
+from ackstream.settings import Lake
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -47,8 +47,8 @@ class Seen:
     )  # fmt: skip
 
     @property
-    def stories(self) -> Seen:
-        return self
+    def stories(self) -> Told:
+        return Told(Lake(path="nowhere"))
 
     def view(self) -> View:
         counts = {how: Count(1, 2, 3, 4) for how in VERDICTS}
@@ -65,25 +65,37 @@ class Seen:
         job = JobSign("correlate", 5, alive=True, lags=[Lag("signals", "g", 3)])
         return replace(self.view(), planes=planes, jobs=[job])
 
-    def message(self, argument: str) -> Story:
-        values = questions.parameters("message_story", argument)
-        return Story(argument, [Happening(5, "stored", "m-0-1", label=values["client"], detail="orders")])
 
-    def story(self, correlation_id: str) -> Story:
+class Told(Stories):
+    """What memory has, and one message of the tables."""
+
+    def remembered(self, correlation_id: str) -> list[Happening]:
         thing = None if correlation_id == "lost" else f"org.acme:{correlation_id}"
         happening = Happening(
             5, "request", "r", detail="twin", thing_id=thing, content=raw({"a": 1}), request=wire_id(correlation_id)
         )
         secret = Happening(6, "request", "s", thing_id="org.bank:safe", request=wire_id(correlation_id))
-        return Story(correlation_id, [happening, secret] if correlation_id == "door" else [happening], NOTE)
+        return [happening, secret] if correlation_id == "door" else [happening]
 
-    def trace(self, wanted: str) -> Trace:
+    def remembered_trace(self, wanted: str) -> list[TracedRequest]:
         things = ("org.acme:door", "org.acme:lamp", None)
-        requests = [
+        return [
             TracedRequest(at, f"of-{at}", thing, "twin", f"00-{wanted}-00f067aa0ba902b7-01")
             for at, thing in enumerate(things * TRACED)
         ]
-        return Trace(wanted, requests, len(requests), NOTE)
+
+    def _read(self, question: str, values: dict[str, Any], things: Any, convert: Any) -> Any:
+        if question == "message_story":
+            return [Happening(5, "stored", "m-0-1", label=values["client"], detail="orders")], ""
+        return super()._read(question, values, things, convert)
+
+
+@pytest.fixture(autouse=True)
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(*_: Any) -> None:
+        raise OSError("s3a://plant/lake is away.")
+
+    monkeypatch.setattr(stories, "rows", rows)
 
 
 def web(**gateway: Any) -> Web:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from ackstream.protocol import ledger
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.settings import Lake
+from tests.lake import planes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +32,8 @@ LAMP = "org.acme:lamp"
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACE = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
 NOWHERE = Lake(path="nowhere")
+ALL = ("*",)
+"""The things that an administrator may see."""
 
 
 def ack(label: str, status: int, latency: int, disposition: str = "accepted") -> ledger.AckRow:
@@ -188,7 +192,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def test_all_tables_tell_of_a_request(lake: Lake) -> None:
-    story = Stories(lake).story("c-1").happenings
+    story = Stories(lake).story("c-1", ALL).happenings
     assert [(line.at, line.event, line.id, line.label, line.status, line.detail) for line in story] == [
         (100, "request", "i-1", None, None, "twin commands modify /x"),
         (110, "acknowledgement", "i-1", "my-ack", 200, "accepted"),
@@ -199,12 +203,12 @@ def test_all_tables_tell_of_a_request(lake: Lake) -> None:
 
 
 def test_the_requests_of_a_trace_are_found_in_the_table(lake: Lake, tmp_path: Path) -> None:
-    found = Stories(lake).trace(TRACE_ID)
+    found = Stories(lake).trace(TRACE_ID, ALL)
     assert found.requests == [
         TracedRequest(100, name, "a:b", "twin commands modify /x", TRACE) for name in ("c-1", "other")
     ]
-    assert Stories(lake).trace("0" * 32).requests == []
-    assert Stories(Lake(path=str(tmp_path / "nothing"))).trace(TRACE_ID) == Trace(TRACE_ID, [], 0)
+    assert Stories(lake).trace("1" * 32, ALL).requests == []
+    assert Stories(Lake(path=str(tmp_path / "nothing"))).trace(TRACE_ID, ALL) == Trace(TRACE_ID, [], 0)
 
 
 def test_the_requests_of_a_trace_are_remembered_under_the_ids_of_their_clients() -> None:
@@ -226,11 +230,11 @@ def test_the_requests_of_a_trace_are_remembered_under_the_ids_of_their_clients()
 
 
 def test_of_an_unknown_request_nothing_is_told(lake: Lake) -> None:
-    assert Stories(lake).story("nobody's") == Story("nobody's", [])
+    assert Stories(lake).story("nobody's", ALL) == Story("nobody's", [])
 
 
 def test_before_the_tables_are_made_nothing_is_told(tmp_path: Path) -> None:
-    assert Stories(Lake(path=str(tmp_path / "nothing"))).story("c-1") == Story("c-1", [])
+    assert Stories(Lake(path=str(tmp_path / "nothing"))).story("c-1", ALL) == Story("c-1", [])
 
 
 def test_a_copy_that_a_replayed_batch_writes_is_told_once() -> None:
@@ -242,11 +246,112 @@ def test_a_copy_that_a_replayed_batch_writes_is_told_once() -> None:
 
 
 def test_a_story_has_a_note_if_the_tables_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.reading, "rows", lambda *_: 1 / 0)
+    monkeypatch.setattr(module, "rows", lambda *_: 1 / 0)
     stories = Stories(NOWHERE)
     take(stories, "c-1", signal("c-1", {"traceparent": TRACE}), 0)
     note = "The tables cannot be read: division by zero"
-    for found in (stories.story("c-1"), stories.trace(TRACE_ID), stories.message("orders/7")):
+    for found in (stories.story("c-1", ALL), stories.trace(TRACE_ID, ALL), stories.message("orders/7", ALL)):
         assert found.note == note
-    assert [line.event for line in stories.story("c-1").happenings] == ["request"]
-    assert stories.trace(TRACE_ID).in_all == 1
+    assert [line.event for line in stories.story("c-1", ALL).happenings] == ["request"]
+    assert stories.trace(TRACE_ID, ALL).in_all == 1
+
+
+def requests(names: list[str], thing_id: str | None, at: int, content: str = "5") -> pa.Table:
+    own = {
+        "correlation_id": names,
+        "id": [f"{thing_id}-{at + number}" for number in range(len(names))],
+        "received_at": [datetime.fromtimestamp(at + number, timezone.utc) for number in range(len(names))],
+    }
+    same = {**ROWS["signals"], "thing_id": thing_id, "value": content}
+    del same["received_at"]
+    return pa.table(own | {name: pa.array([value] * len(names), pa.string()) for name, value in same.items()})
+
+
+def filled(lake: Lake, name: str, number: int, content: str = "5") -> Lake:
+    """Add requests of one id of a client."""
+    names = [f"{name}#{one:016d}" for one in range(number)]
+    write_deltalake(lake.table("signals"), requests(names, LAMP, 0, content), mode="append")
+    return lake
+
+
+def test_of_an_id_that_is_used_again_and_again_the_latest_rows_are_read_and_the_note_says_so(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TABLE_ROWS", 3)
+    filled(lake, "ping", 5)
+    story = Stories(lake).story("ping", ALL)
+    assert [line.id for line in story.happenings] == [f"{LAMP}-{number}" for number in (2, 3, 4)]
+    assert story.note == "The tables have more: only 3 rows are shown."
+    # a trace is told from its beginning
+    assert [request.at for request in Stories(lake).trace(TRACE_ID, ALL).requests] == [0, 100, 100]
+    assert Stories(filled(lake, "pong", 3)).story("pong", ALL).note == ""
+
+
+def test_contents_share_the_bytes_of_an_answer_and_those_left_out_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TABLE_BYTES", 100)
+    lake = filled(filled(Lake(path=str(tmp_path)), "one", 1, content=raw_text(90)), "two", 2, content=raw_text(90))
+    assert [line.content for line in Stories(lake).story("one", ALL).happenings] == [raw("x" * 88)]
+    left_out = raw("Left out: 90 bytes; ackstream outcomes story has them.")
+    assert [line.content for line in Stories(lake).story("two", ALL).happenings] == [left_out] * 2
+
+
+def raw_text(length: int) -> str:
+    return bytes(raw("x" * (length - 2))).decode()
+
+
+@pytest.mark.parametrize(
+    ("things", "seen"),
+    [
+        (ALL, {"org.b:lamp", "org.bxc:lamp", None}),
+        (("org.a:*", "org.c*"), {"org.a:lamp"}),
+        (("org.b:*",), {"org.b:lamp"}),
+        (("org.b.c:*",), set()),
+        ((), set()),
+    ],
+)
+def test_the_requests_of_others_are_not_read_and_take_no_room(
+    things: tuple[str, ...], seen: set[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TABLE_ROWS", 2)
+    lake = Lake(path=str(tmp_path))
+    for at, thing_id in enumerate(("org.a:lamp", "org.b:lamp", "org.bxc:lamp", None)):
+        write_deltalake(lake.table("signals"), requests([f"ping#{at}"], thing_id, at), mode="append")
+    # one id on the wire for things of two tenants is shown to those alone who may see both
+    for at, thing_id in enumerate(("org.a:lamp", "org.b:lamp")):
+        write_deltalake(lake.table("signals"), requests(["ping"], thing_id, at), mode="append")
+    found = {row["thing_id"] for row in module.rows(lake, "story", {"correlation_id": "ping"}, things)}
+    assert found == seen
+
+
+def test_reading_has_a_time(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TABLE_SECONDS", 0.5)
+    answers = module.questions.QUESTIONS["story"]
+    endless = replace(
+        answers,
+        text="-- x\n-- content: y\nSELECT i AS occurred_at, '' AS content FROM {signals}, range(1000000000000) t(i) "
+        "WHERE {correlation_id} <> ''\nORDER BY 1",
+    )
+    monkeypatch.setitem(module.questions.QUESTIONS, "story", endless)
+    assert "nterrupt" in Stories(lake).story("c-1", ALL).note
+
+
+def test_reading_has_an_end(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TABLE_MEMORY", "1KB")
+    note = Stories(lake).story("c-1", ALL).note
+    assert note.startswith("The tables cannot be read: ")
+    assert "1KB" in note or "emory" in note
+    assert Stories(lake).story("c-1", ("a:*",)).note == "The tables cannot be read."
+
+
+def test_of_a_message_each_row_is_told_to_those_alone_who_may_see_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(path=str(tmp_path))
+    assert Stories(lake).message("orders/7", ALL) == Story("orders/7", [])
+    planes.write(lake, "messages", [planes.message(7, 1)] * 3)
+    assert [line.event for line in Stories(lake).message("orders/7", ALL).happenings] == ["stored"] * 3
+    assert Stories(lake).message("orders/7", ("org.acme:*",)).happenings == []
+    monkeypatch.setattr(module, "TABLE_ROWS", 1)
+    assert len(Stories(lake).message("orders/7", ALL).happenings) == 1
