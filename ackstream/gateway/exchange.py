@@ -6,10 +6,11 @@ import asyncio
 from collections import deque
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import CancelScope, move_on_after
+from msgspec.structs import replace
 
 from ackstream.client import Reply, Requester
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSentError, RequestTimeout
@@ -23,15 +24,21 @@ from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe.outcomes import Outcomes, RequestOutcome
 from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.ditto.twin.things import select_of_thing
+from ackstream.protocol.json import parse_selector
+from ackstream.protocol.rql.evaluation import concerns
+from ackstream.protocol.rql.parser import Combination
 from ackstream.settings.access import FileWatch
 from ackstream.settings.gateway import with_access_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from concurrent.futures import Future
+    from datetime import datetime
 
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.access import Access
+    from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Settings
 
@@ -157,6 +164,15 @@ def _end(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
+@lru_cache(maxsize=1_024)
+def early(wanted: Subscription) -> Subscription:
+    """Return a subscription without its extra fields, and with those parts of its filter alone that need none."""
+    selected, tree = parse_selector(wanted.extra_fields or "thingId"), wanted.filter
+    parts = tree.args if isinstance(tree, Combination) and tree.op == "and" else (tree,)
+    kept = tuple(part for part in parts if part is not None and not concerns(part, selected))
+    return replace(wanted, filter=Combination("and", kept) if kept else None, extra_fields=None)
+
+
 @dataclass(frozen=True)
 class Dependencies:
     """The parts of one gateway, given to every route."""
@@ -174,6 +190,19 @@ class Dependencies:
     def admission(self) -> ClientAdmission:
         """Admits requests, and counts the open requests, searches and sockets of clients."""
         return ClientAdmission(self.settings, self.authenticator.admit, self.audit)
+
+    async def extra_fields(
+        self, subjects: tuple[str, ...], wanted: Subscription, signal: Publication, moment: datetime
+    ) -> dict[str, Any]:
+        """Return the extra fields that subjects may read, {} if their filter drops the signal whatever they are.
+
+        Raises ``DittoError``: there is no answer, the subject sends too many requests, or its filter takes too long.
+        """
+        with self.admission.limits.filtering(subjects[0]) as effort:
+            if not (wanted.extra_fields and early(wanted).matches(signal, None, moment, effort)):
+                return {}
+        thing = await self.streaming.thing(signal, self.admission, subjects)
+        return self.access.visible(subjects, signal.thing_id, "/", select_of_thing(thing, wanted.extra_fields)) or {}
 
 
 TOPICS = ("signals", "acks", "twin-acks", "replies", "ledger", "audit", "events", "declarations")

@@ -19,16 +19,19 @@ from ackstream.client.core.messages import Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
 from ackstream.client.requests.requester import fields_in, retrieval
+from ackstream.gateway.middleware.admission import ANONYMOUS
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import Envelope, encode
-from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR
+from ackstream.protocol.ditto.twin.things import MEMBERS
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from ackstream.client import Reply
+    from ackstream.gateway.middleware.admission import ClientAdmission
     from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream
     from ackstream.settings import Settings
 
@@ -138,6 +141,8 @@ class UnreadMessages:
 
 TOPICS = ("signals", "events")
 _UNTRACKED = 0
+WHOLE = ",".join((*MEMBERS, "_revision", "_created", "_modified"))
+"""All fields of a thing that there are."""
 MAX_HANDED_OVER = 100
 """Signals on their way from the thread that reads Kafka to the event loop; further ones wait in Kafka."""
 ROOM_SECONDS = 0.1
@@ -163,7 +168,7 @@ class Streaming(Closing):
         self._streams: dict[Stream, set[Listener]] = {}
         self._labels: dict[str, Listener] = {}
         self._last: tuple[Envelope, str] | None = None
-        self._extra: dict[tuple[str, str, str, int | None], asyncio.Task[dict[str, Any]]] = {}
+        self._things: dict[tuple[str, str, int | None], asyncio.Task[dict[str, Any]]] = {}
         self._room, self._ended = threading.Semaphore(MAX_HANDED_OVER), threading.Event()
         with ExitStack() as stack:
             self.declarer = stack.enter_context(Declarer(settings.kafka))
@@ -218,15 +223,22 @@ class Streaming(Closing):
         """Forward an acknowledgement, a live response or a live event."""
         self._worker.outbox.send(str(message.headers.get(CORRELATION_ID, "")), message, Work(_UNTRACKED), topic=topic)
 
-    async def enrich(self, thing_id: str, fields: str, signal: Publication) -> dict[str, Any]:
-        """Return current fields of a thing ({} if missing), once per signal for all sessions; raises ``DittoError``."""
-        key = (thing_id, fields, signal.correlation_id, signal.envelope.revision)
-        task = self._extra.get(key)
+    async def thing(self, signal: Publication, admission: ClientAdmission, subjects: tuple[str, ...]) -> dict[str, Any]:
+        """Return the present thing of a signal ({} if missing), once for all sessions; raises ``DittoError``.
+
+        The one that needs it first is counted as its sender; 429: it sends too many requests.
+        """
+        key = (signal.thing_id, signal.correlation_id, signal.envelope.revision)
+        task = self._things.get(key)
         if task is None:
-            task = self._extra[key] = asyncio.create_task(self._retrieve(thing_id, fields))
+            admission.limits.admit(subjects[0])
+            counted = ExitStack()
+            counted.enter_context(admission.open_requests.one(subjects))
+            task = self._things[key] = asyncio.create_task(self._retrieve(signal.thing_id, subjects[0]))
 
             def done(found: asyncio.Task[dict[str, Any]]) -> None:
-                del self._extra[key]
+                counted.close()
+                del self._things[key]
                 # mark the exception as retrieved: all sessions may have left
                 if not found.cancelled():
                     found.exception()
@@ -234,8 +246,11 @@ class Streaming(Closing):
             task.add_done_callback(done)
         return await asyncio.shield(task)
 
-    async def _retrieve(self, thing_id: str, fields: str) -> dict[str, Any]:
-        return fields_in(await self._ask(retrieval(thing_id, fields)), thing_id)
+    async def _retrieve(self, thing_id: str, subject: str) -> dict[str, Any]:
+        question = retrieval(thing_id, WHOLE)
+        if subject != ANONYMOUS:
+            question.headers[ORIGINATOR] = subject
+        return fields_in(await self._ask(question), thing_id)
 
     # -- in the worker's thread ----------------------------------------------------------------------------------------
 

@@ -5,17 +5,33 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import datetime, timezone
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ackstream.gateway import streaming
-from ackstream.gateway.streaming import MAX_HANDED_OVER, Streaming, UnreadMessages, UnreadTotal, as_shown
+from ackstream.gateway.exchange import Dependencies, early
+from ackstream.gateway.middleware.admission import ClientAdmission
+from ackstream.gateway.streaming import (
+    MAX_HANDED_OVER,
+    Streaming,
+    UnreadMessages,
+    UnreadTotal,
+    as_shown,
+)
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.ditto.twin.subscriptions import Drop, publication, weak_acks
+from ackstream.protocol.ditto.twin.access import OPEN
+from ackstream.protocol.ditto.twin.subscriptions import Drop, publication, subscription, weak_acks
+from ackstream.protocol.ditto.twin.things import select_of_thing
+from ackstream.protocol.errors import DittoError
+from ackstream.settings import Settings
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -240,3 +256,153 @@ def test_what_is_taken_is_no_longer_unread() -> None:
             assert total.characters == left
 
     asyncio.run(go())
+
+
+WHOLE_LAMP = {"thingId": "org.acme:lamp", "attributes": {f"a{number}": number for number in range(100)}}
+
+
+class Twin:
+    """Takes the place of the exchange, and answers once it is let go."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.asked: list[Envelope] = []
+        self._status, self.go = status, asyncio.Event()
+
+    async def ask(self, command: Envelope) -> Any:
+        self.asked.append(command)
+        await self.go.wait()
+        return SimpleNamespace(ok=self._status == 200, status=self._status, value=WHOLE_LAMP)
+
+
+def gateway(twin: Twin, **quota: Any) -> Any:
+    streaming = hub()
+    streaming._things, streaming._ask = {}, twin.ask
+    quotas = [{"name": "small", "subjects": ["user:ada"], **quota}] if quota else []
+    settings = Settings(gateway={"max_requests": 1}, quotas=quotas)
+    admission = ClientAdmission(settings, None, None)  # type: ignore[arg-type]
+    parts = SimpleNamespace(streaming=streaming, admission=admission, access=OPEN)
+    parts.extra_fields = partial(Dependencies.extra_fields, parts)
+    return parts
+
+
+def event(revision: int = 1) -> Any:
+    topic = TopicPath.parse("org.acme/lamp/things/twin/events/modified")
+    return publication(Envelope(topic, {}, "/attributes/a0", raw(0), revision=revision), f"c-{revision}")
+
+
+async def _fields(parts: Any, name: str, wanted: str, rql: str = "", signal_: Any = None) -> Any:
+    chosen = subscription("events", filter=rql, extra_fields=wanted)
+    try:
+        return await parts.extra_fields((f"user:{name}",), chosen, signal_ or event(), NOW)
+    except DittoError as error:
+        return error.status
+
+
+def together(parts: Any, twin: Twin, *calls: Any) -> list[Any]:
+    async def run() -> list[Any]:
+        tasks = [asyncio.create_task(_fields(parts, *call)) for call in calls]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        twin.go.set()
+        return await asyncio.gather(*tasks)
+
+    return asyncio.run(run())
+
+
+def test_a_thing_is_asked_for_once_for_an_event_whatever_the_number_of_its_subscribers_and_their_fields() -> None:
+    twin = Twin()
+    found = together(gateway(twin), twin, *[("ada", f"attributes/a{number}") for number in range(100)])
+    assert found == [{"attributes": {f"a{number}": number}} for number in range(100)]
+    (asked,) = twin.asked
+    assert asked.headers["ditto-originator"] == "user:ada"
+    assert select_of_thing({"_revision": 1, "attributes": {}, "x": 1}, asked.fields or "") == {
+        "_revision": 1,
+        "attributes": {},
+    }
+
+
+def test_the_question_counts_as_a_request_of_the_subscriber_that_causes_it_and_fails_no_other() -> None:
+    twin = Twin()
+    # a rate of one a second, two at once
+    calls = [("ada", "attributes/a1", "", event(number)) for number in range(4)]
+    found = together(gateway(twin), twin, *calls, ("bob", "attributes/a2", "", event(3)))
+    assert found == [{"attributes": {"a1": 1}}] * 2 + [429] * 2 + [{"attributes": {"a2": 2}}]
+    assert len(twin.asked) == 3
+
+
+def test_the_question_counts_among_the_open_requests_of_its_quota_until_it_is_answered() -> None:
+    twin = Twin()
+    parts = gateway(twin, max_open_requests=1)
+    calls = [("ada", "attributes/a1", "", event(number)) for number in range(2)]
+    assert together(parts, twin, *calls) == [{"attributes": {"a1": 1}}, 429]
+    assert not parts.admission.open_requests._open
+    assert not parts.streaming._things
+
+
+@pytest.mark.parametrize("rql", ['eq(attributes/a0,"on")', 'and(eq(topic:action,"deleted"),exists(attributes/a1))'])
+def test_a_signal_that_a_filter_drops_whatever_the_fields_are_asks_nothing(rql: str) -> None:
+    twin = Twin()
+    assert together(gateway(twin), twin, ("ada", "attributes/a1", rql)) == [{}]
+    assert twin.asked == []
+
+
+MESSAGE = publication(Envelope(TopicPath.parse("org.acme/lamp/things/live/messages/ask"), {}, "/x", raw(1)), "c-1")
+
+_LEAVES = st.sampled_from(
+    ["eq(attributes/a0,1)", "eq(attributes/room,1)", "exists(attributes/room)", 'eq(topic:action,"modified")',
+     'eq(topic:action,"deleted")', 'eq(thingId,"org.acme:lamp")', 'eq(_namespace,"org.acme")', "empty(features/f)",
+     "gt(features/f/properties/y,0)", "in(attributes/a0,0,2)"]
+)  # fmt: skip
+_FILTERS = st.recursive(
+    _LEAVES,
+    lambda inner: st.one_of(
+        inner.map("not({})".format),
+        st.tuples(st.sampled_from(["and", "or"]), st.lists(inner, min_size=1, max_size=3).map(",".join)).map(
+            lambda parts: f"{parts[0]}({parts[1]})"
+        ),
+    ),
+    max_leaves=8,
+)
+_SELECTORS = st.sampled_from(
+    ["attributes", "attributes/room", "attributes/room/deep", "thingId", "features/*/properties/y", "features/f"]
+)
+_THINGS = st.fixed_dictionaries(
+    {
+        "thingId": st.just("org.acme:lamp"),
+        "attributes": st.fixed_dictionaries(
+            {}, optional={"x": st.sampled_from([0, 1]), "room": st.sampled_from([1, {}])}
+        ),
+        "features": st.fixed_dictionaries({}, optional={"f": st.fixed_dictionaries({"properties": st.just({"y": 1})})}),
+    }
+)
+
+
+@given(_FILTERS, _SELECTORS, _THINGS, st.sampled_from([event(3), MESSAGE]))
+def test_a_signal_that_some_extra_fields_would_let_pass_is_not_dropped_without_them(
+    rql: str, selector: str, thing: dict[str, Any], signal: Any
+) -> None:
+    wanted = replace(subscription("events", filter=rql, extra_fields=selector), stream=signal.stream)
+    if wanted.matches(signal, select_of_thing(thing, selector), NOW):
+        assert early(wanted).matches(signal, None, NOW)
+
+
+@pytest.mark.parametrize(
+    ("rql", "dropped"),
+    [
+        ('eq(topic:action,"deleted")', True),
+        ('and(eq(attributes/room,1),eq(topic:action,"deleted"))', True),
+        ('or(eq(attributes/room,1),eq(topic:action,"deleted"))', False),
+        ('not(or(eq(attributes/a0,2),eq(topic:action,"modified")))', True),
+        ('not(and(eq(attributes/room,1),eq(topic:action,"modified")))', False),
+        ("eq(attributes/a0,2)", True),
+        ("eq(attributes/room,1)", False),
+        ("exists(attributes/rooms)", True),
+        ("exists(features/room)", True),
+    ],
+)
+def test_the_parts_of_a_filter_that_need_no_extra_fields_drop_a_signal_before_they_are_known(
+    rql: str,
+    dropped: bool,  # noqa: FBT001 - a column
+) -> None:
+    wanted = subscription("events", filter=rql, extra_fields="attributes/room,thingId")
+    assert early(wanted).matches(event(3), None, NOW) is not dropped

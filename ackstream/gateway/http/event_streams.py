@@ -113,7 +113,7 @@ class SignalEvents:
             filter=filter_in(query),
             extra_fields=fields_in(query, "extraFields"),
         )
-        self._unread = UnreadMessages(self._end, dependencies.unread)
+        self._unread = UnreadMessages(self.fail, dependencies.unread)
         self._put = self._unread.put
         self._ended = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -127,7 +127,7 @@ class SignalEvents:
             yield
         finally:
             streaming.remove(self, ())
-            self._end()
+            self.fail()
 
     def receive(self, signal: Publication, moment: datetime) -> None:
         """Handle a signal of the stream; must not block."""
@@ -141,14 +141,10 @@ class SignalEvents:
             if text is not None:
                 self._put(text)
         else:
-            task = asyncio.get_running_loop().create_task(self._enriched(shown, moment, self._wanted.extra_fields))
+            task = asyncio.get_running_loop().create_task(self._enriched(shown, moment))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             self._put(task)
-
-    def fail(self) -> None:
-        """End the stream: a signal could not be handled."""
-        self._end()
 
     async def frames(self) -> AsyncIterator[str]:
         """Yield events in the order of their signals."""
@@ -160,7 +156,12 @@ class SignalEvents:
             except DittoError:
                 # the gateway is shutting down
                 return
-            text = await self._made(found) if isinstance(found, asyncio.Task) else found or HEARTBEAT
+            if isinstance(found, asyncio.Task):
+                await asyncio.wait([found])
+                # a task that is cancelled: the stream has ended meanwhile
+                text = None if found.cancelled() else found.result()
+            else:
+                text = found or HEARTBEAT
             if text is not None:
                 yield text
 
@@ -172,13 +173,12 @@ class SignalEvents:
         path, wanted = signal.envelope.path, self._match.path
         return path == wanted if "subject" in self._match.values else path.startswith(f"{wanted}/")
 
-    async def _enriched(self, signal: Publication, moment: datetime, fields: str) -> str | None:
+    async def _enriched(self, signal: Publication, moment: datetime) -> str | None:
         try:
-            extra = await self._dependencies.streaming.enrich(signal.thing_id, fields, signal)
+            extra = await self._dependencies.extra_fields(self._subjects, self._wanted, signal, moment)
         except DittoError as error:
             return frame(json_text(error.to_dict()))
-        seen = self._dependencies.access.visible(self._subjects, signal.thing_id, "/", extra) if extra else UNSET
-        return self._event(signal, moment, {} if seen is UNSET else seen)
+        return self._event(signal, moment, extra)
 
     def _event(self, signal: Publication, moment: datetime, extra: dict[str, Any]) -> str | None:
         try:
@@ -197,13 +197,8 @@ class SignalEvents:
         value = json.find(value, json.keys_of(self._match.path))
         return None if value is UNSET or (self._fields and not value) else frame(json_text(value))
 
-    @staticmethod
-    async def _made(text: asyncio.Task[str | None]) -> str | None:
-        """Await a text; return ``None`` if the stream has ended meanwhile."""
-        await asyncio.wait([text])
-        return None if text.cancelled() else text.result()
-
-    def _end(self) -> None:
+    def fail(self) -> None:
+        """End the stream: a signal could not be handled, or the client does not read."""
         self._ended = True
         self._unread.drop()
         for task in self._tasks:

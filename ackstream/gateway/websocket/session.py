@@ -233,7 +233,7 @@ class SocketSession:
         shown = seen_by(self._dependencies.access, self._client.subjects, signal)
         wanted = self._subscriber.subscriptions.get(signal.stream)
         if shown is not None and wanted is not None and wanted.extra_fields and wanted.covers(signal):
-            self._put(self._start(self._enriched(shown, wanted.extra_fields, moment)))
+            self._put(self._start(self._enriched(shown, wanted, moment)))
             return
         text = self._decide(shown or signal, moment, visible=shown is not None)
         if text is not None:
@@ -243,13 +243,11 @@ class SocketSession:
         """End the session: a signal could not be handled."""
         self._finish(_INTERNAL_ERROR)
 
-    async def _enriched(self, signal: Publication, fields: str, moment: datetime) -> str | None:
+    async def _enriched(self, signal: Publication, wanted: Subscription, moment: datetime) -> str | None:
         try:
-            extra = await self._streaming.enrich(signal.thing_id, fields, signal)
+            extra = await self._dependencies.extra_fields(self._client.subjects, wanted, signal, moment)
         except DittoError as error:
             return error_message(error, signal.envelope)
-        if extra:
-            extra = self._dependencies.access.visible(self._client.subjects, signal.thing_id, "/", extra) or {}
         return self._decide(signal, moment, visible=True, extra=extra)
 
     def _decide(

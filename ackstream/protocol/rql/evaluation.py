@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from ackstream.protocol.errors import json_pointer_invalid, rql_expression_invalid
+from ackstream.protocol.json import WILDCARD
 from ackstream.protocol.rql import parser
 from ackstream.protocol.rql.patterns import CHARACTERS, MAX_WILDCARDS, Effort, like, wildcards
 
@@ -76,6 +77,15 @@ def matches(
         raise ValueError(f"The moment of time:now must have a time zone, {time.isoformat()} has none.")
     tree = checked(parser.parse(query) if isinstance(query, str) else query)
     return _holds(tree, _Facts(thing, time, placeholders, effort))
+
+
+def concerns(tree: parser.Node, selected: Collection[Keys]) -> bool:
+    """Return whether a filter looks at one of the selected parts of a thing, into it, or around it."""
+    fields = [field_of(leaf.property, whole=isinstance(leaf, parser.Existence)) for leaf in parser.leaves(tree)]
+    # the namespace is part of the id
+    paths = [("thingId",) if path == ("_namespace",) else path for path in fields if not isinstance(path, SignalFact)]
+    pairs = [zip(path, other, strict=False) for path in paths for other in selected]
+    return any(all(key in (found, WILDCARD) for found, key in pair) for pair in pairs)
 
 
 def _holds(node: parser.Node, facts: _Facts) -> bool:  # noqa: PLR0911 - one case per node

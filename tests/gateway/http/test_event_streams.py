@@ -242,13 +242,13 @@ def slowly(stream: Stream, *texts: str) -> None:
     """Let the twin answer the first questions about extra fields with these, and no further one."""
     answers = iter(texts)
 
-    async def enrich(*_arguments: Any) -> Any:
+    async def thing(*_arguments: Any) -> Any:
         text = next(answers, None)
         if text is None:
             await asyncio.Event().wait()
         return {"attributes": {"place": text}}
 
-    stream.hub.enrich = enrich  # type: ignore[method-assign]
+    stream.hub.thing = thing  # type: ignore[method-assign]
 
 
 def test_fields_are_not_added_any_more_for_a_client_that_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

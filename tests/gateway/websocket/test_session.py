@@ -107,7 +107,7 @@ class Hub:
             self.answers.append((topic, message))
             self._came.notify_all()
 
-    async def enrich(self, _thing_id: str, _fields: str, _signal: Any) -> Any:
+    async def thing(self, *_arguments: Any) -> Any:
         if isinstance(self.extra, DittoError):
             raise self.extra
         return self.extra
@@ -833,7 +833,7 @@ def test_a_signal_that_cannot_be_completed_ends_the_session_with_a_log(caplog: p
         async def broken(*_arguments: Any) -> Any:
             raise LookupError("oops")
 
-        here.hub.enrich = broken  # type: ignore[method-assign]
+        here.hub.thing = broken  # type: ignore[method-assign]
         here.hub.publish(EVENT, "c-1")
         with pytest.raises(Closed) as caught:
             client.get()
@@ -861,7 +861,7 @@ def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyP
         async def never(*_arguments: Any) -> Any:
             await blocked.wait()
 
-        here.hub.enrich = never  # type: ignore[method-assign]
+        here.hub.thing = never  # type: ignore[method-assign]
         for number in range(5):
             here.hub.publish(EVENT, f"c-{number}")
         with pytest.raises(Closed) as caught:
