@@ -62,7 +62,10 @@ GRACE_SECONDS = 10.0
 """How long after its deadline an outcome may arrive."""
 
 _OF_CLIENTS = ("x-*",)
-_BY_PROXIES = ("x-forwarded-", "x-real-ip", "forwarded", "via")
+_BY_PROXIES = (
+    "forwarded", "via", "x-forwarded-", "x-original-", "x-real-ip", "x-envoy-", "x-auth-request-", "x-amzn-", "x-goog-",
+    "x-ms-",
+)  # fmt: skip
 _SCHEMA_VERSION = 2
 
 
