@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from ackstream.errors import BadParameterError
-from ackstream.settings.base import Milliseconds, Part, duration
+from ackstream.settings.base import HomePath, Milliseconds, Part, duration
 from ackstream.settings.security import OR_NONE, OAuth, OptionalKey, OptionalSecret, Tls, is_loopback, subject
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM"]
@@ -211,8 +211,8 @@ class OtherKafka(Part):
 class Lake(Part):
     """The Delta tables."""
 
-    path: str = ".ackstream/lake"
-    checkpoints: str = ".ackstream/checkpoints"
+    path: Annotated[str, HomePath] = ".ackstream/lake"
+    checkpoints: Annotated[str, HomePath] = ".ackstream/checkpoints"
     checkpoint_interval: int = Field(100, ge=1)
     retention: Milliseconds = duration("7d")
     storage_options: dict[str, str] = Field({}, repr=False)

@@ -14,13 +14,13 @@ import os
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from ackstream.errors import SettingsError
 from ackstream.settings import jobs
-from ackstream.settings.base import ENV_PREFIX, Milliseconds, Part, duration, nearest, parse_toml, sentence
+from ackstream.settings.base import ENV_PREFIX, HomePath, Milliseconds, Part, duration, nearest, parse_toml, sentence
 from ackstream.settings.connections import Connection, RouteSettings
 from ackstream.settings.gateway import Gateway, Quota
 from ackstream.settings.kafka import Kafka, Lake
@@ -37,7 +37,7 @@ DEFAULT_FILE = Path("conf/ackstream.toml")
 class Local(Part):
     """The one-node broker of a laptop: its ports, data directory and JVM."""
 
-    data: Path = Path(".ackstream")
+    data: Annotated[Path, HomePath] = Path(".ackstream")
     port: int = Field(9092, ge=1, le=65535)
     controller_port: int = Field(9093, ge=1, le=65535)
     heap: str = Field("512m", pattern=r"^\d+[kmgKMG]$")

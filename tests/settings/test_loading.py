@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ackstream.errors import SettingsError
-from ackstream.settings import Correlate, Settings, Settle, load
+from ackstream.settings import Correlate, Lake, Settings, Settle, load
+from ackstream.settings.loading import Local
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -231,3 +232,10 @@ def test_a_wrong_destination_is_reported_with_key_value_and_remedy(
         _destinations(*destinations, ACKSTREAM_LAKE_PATH="/lake")
     for word in words:
         assert word in str(refusal.value)
+
+
+def test_a_tilde_is_the_home_directory_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    lake = Lake(path="~/lake", checkpoints="s3a://bucket/~/checkpoints")
+    assert (lake.path, lake.checkpoints) == (f"{tmp_path}/lake", "s3a://bucket/~/checkpoints")
+    assert Local(data=Path("~/data")).data == tmp_path / "data"
