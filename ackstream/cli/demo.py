@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -253,12 +253,9 @@ def as_party(settings: Settings, party: str) -> Settings:
 
 
 def _delete_topics(settings: Settings) -> None:
-    try:
-        with connect_admin(settings.kafka) as client:
-            client.delete_topics([settings.kafka.topic(name) for name in TOPICS])
-    except (KafkaError, UnreachableError):
-        # the broker is gone, and the topics with it
-        return
+    # the broker may be gone, and the topics with it
+    with suppress(KafkaError, UnreachableError), connect_admin(settings.kafka) as client:
+        client.delete_topics([settings.kafka.topic(name) for name in TOPICS])
 
 
 @contextmanager

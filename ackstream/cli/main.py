@@ -22,7 +22,7 @@ from ackstream.cli import administration, messages, monitoring, requests, tables
 from ackstream.local import machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from ackstream.connectivity.transports.transport import Runner
     from ackstream.settings import Settings
@@ -173,7 +173,16 @@ def submit(
     settings = terminal.load()
     given = {"master": master or settings.spark.master, "conf": settings.spark.conf | dict(map(_entry, conf or ()))}
     settings = settings.model_copy(update={"spark": settings.spark.model_copy(update=given)})
-    _check(settings, job, arguments or ())
+    if job == MIRROR:
+        from ackstream.jobs.mirror.job import named
+
+        # its argument names a destination
+        named(settings, arguments or ())
+    elif arguments:
+        raise errors.InputError(
+            f"The job {job} takes no arguments, so {arguments[0]!r} would have no effect: leave it out; options of "
+            f"`ackstream submit` stand before --."
+        )
     _submit(settings, job, *(arguments or ()), deploy_mode=deploy_mode, dry_run=dry_run)
 
 
@@ -215,19 +224,6 @@ def _entry(text: str) -> tuple[str, str]:
     if option := _OPTIONS.get(key):
         raise errors.InputError(f"--conf {key} would have no effect: use {option}.")
     return key, value
-
-
-def _check(settings: Settings, job: str, arguments: Sequence[str]) -> None:
-    """Refuse arguments that a job does not take, and for the mirror one that names no destination."""
-    if job == MIRROR:
-        from ackstream.jobs.mirror.job import named
-
-        named(settings, arguments)
-    elif arguments:
-        raise errors.InputError(
-            f"The job {job} takes no arguments, so {arguments[0]!r} would have no effect: leave it out; options of "
-            f"`ackstream submit` stand before --."
-        )
 
 
 def gateway() -> None:

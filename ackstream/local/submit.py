@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -216,7 +217,7 @@ def run(command: list[str], environment: dict[str, str], options: str = "") -> N
 
     :param options: the settings' own options of the JVM
     """
-    # sentences for what Spark would report by a stack trace
+    # Spark would report these by a stack trace
     machine.check_surroundings(options)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -272,12 +273,10 @@ def archive_classes() -> bool:
             str(machine.installation_root() / "jobs" / "class_data" / "__main__.py"),
             directory,
         ]
-        try:
+        with suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(  # noqa: S603 - PySpark's own program, no shell
                 command, env=submit_environment(), capture_output=True, timeout=ARCHIVE_SECONDS, check=False
             )
-        except (OSError, subprocess.TimeoutExpired):
-            return False
         if part.is_file():
             part.replace(found)
     return found.is_file()
