@@ -194,7 +194,7 @@ class Dependencies:
     async def extra_fields(
         self, subjects: tuple[str, ...], wanted: Subscription, signal: Publication, moment: datetime
     ) -> dict[str, Any]:
-        """Return the extra fields that subjects may read, {} if their filter drops the signal whatever they are.
+        """Return the extra fields that subjects may read, {} if their filter drops the signal with any.
 
         Raises ``DittoError``: there is no answer, the subject sends too many requests, or its filter takes too long.
         """

@@ -54,8 +54,7 @@ Message = str | asyncio.Task[str | None]
 class UnreadTotal:
     """The length of the unread messages of all clients; for the event loop that serves them."""
 
-    def __init__(self) -> None:
-        self.characters = 0
+    characters = 0
 
 
 class UnreadMessages:

@@ -75,7 +75,7 @@ class TracedRequest(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """The history of a request or a message; ``note`` says if the tables could not be read, or have more."""
+    """The history of a request or a message; ``note``: the tables could not be read, or have more."""
 
     of: str
     happenings: list[Happening]
@@ -167,7 +167,7 @@ class Stories:
         """Return the answer of the tables, empty without them, and a note if it is not the whole."""
         try:
             found = rows(self._lake, question, values, things)
-        except Exception as error:  # noqa: BLE001 - the note says so
+        except Exception as error:  # noqa: BLE001 - it is in the note
             log.warning("The tables of %s cannot be read: %s", self._lake.path, error)
             # an error may have names of places
             return [], "The tables cannot be read" + (f": {error}" if may_see(things, None) else ".")
