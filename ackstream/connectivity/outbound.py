@@ -19,7 +19,7 @@ from ackstream.kafka.clients import CLOSE_SECONDS, Closing
 from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, acknowledgement, issued_ack
 from ackstream.protocol.ditto.connection_rules import resolve_label, target_subscription
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope, encode
 from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.twin.access import OPEN, Access
@@ -58,11 +58,12 @@ class Publishing(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The messages to publish for a signal, the labels to acknowledge weakly, and failed acknowledgements."""
+    """The messages for a signal, labels to acknowledge weakly, failed acknowledgements, and reasons to give it up."""
 
     publishings: list[Publishing]
     weak: Drop
     failed: list[Acknowledgement]
+    lost: list[str]
 
 
 class Outbound:
@@ -90,14 +91,14 @@ class Outbound:
         """
         own = {*self._labels.declared, *self._labels.issued} if held else set()
         shown = [label for label in signal.labels if label in own]
-        publishings, failed = [], []
+        publishings, failed, lost = [], [], []
         fates: list[tuple[str | None, bool]] = []
         for target in self._targets:
             covering = [each for each in target.subscriptions if each.covers(signal)]
             if not covering:
                 continue
             label = target.label if target.is_requested(signal) and (held or target.label == LIVE_RESPONSE) else None
-            visible = target.visible(signal)
+            visible = seen_by(target.access, target.settings.subjects, signal)
             if visible is None:
                 fates.append((target.label, False))
                 continue
@@ -107,6 +108,8 @@ class Outbound:
                 fates.append((target.label, True))
                 if label is not None:
                     failed.append(issued_ack(label, error, signal.envelope.headers))
+                else:
+                    lost.append(f"{target.settings.address} did not get it: {error}")
                 continue
             delivered = as_delivered(visible, [each for each in shown if each != target.label], fields)
             publishes = wanted and not (target.sends_value and delivered.value is UNSET)
@@ -115,18 +118,15 @@ class Outbound:
             if message is not None:
                 publishings.append(Publishing(message, label))
         weak = dropped_by_targets(signal.labels, self._labels.declared, self._labels.issued, fates) if held else ()
-        return Plan(publishings, Drop(weak, DROPPED_BY_CONNECTION), failed)
+        return Plan(publishings, Drop(weak, DROPPED_BY_CONNECTION), failed, lost)
 
 
 class _TargetRules:
     def __init__(self, connection_id: str, target: Target, access: Access, quote: Quote | None) -> None:
-        self._id, self._target, self._access, self._quote = connection_id, target, access, quote
+        self._id, self.settings, self.access, self._quote = connection_id, target, access, quote
         self.label = None if target.issued_ack is None else resolve_label(connection_id, target.issued_ack)
         self.sends_value = target.payload == "value"
         self.subscriptions = [target_subscription(topic) for topic in target.topics]
-
-    def visible(self, signal: Publication) -> Publication | None:
-        return seen_by(self._access, self._target.subjects, signal)
 
     def evaluate(
         self, subscriptions: list[Subscription], signal: Publication, time: datetime | None, extra: Extra | None
@@ -140,9 +140,9 @@ class _TargetRules:
 
     def _fields(self, extra: Extra | None, thing_id: str, selector: str) -> Mapping[str, Any]:
         found = {} if extra is None else extra(thing_id, selector)
-        if self._access is OPEN or not found:
+        if self.access is OPEN or not found:
             return found
-        seen: Any = self._access.visible(self._target.subjects, thing_id, "/", found)
+        seen: Any = self.access.visible(self.settings.subjects, thing_id, "/", found)
         return {} if seen is UNSET else seen
 
     def is_requested(self, signal: Publication) -> bool:
@@ -153,7 +153,7 @@ class _TargetRules:
     def message(self, signal: Envelope) -> transport.OutgoingMessage | None:
         value = bytes(signal.value) if self.sends_value and signal.value is not UNSET else None
         kind = PROTOCOL_CONTENT_TYPE if value is None else JSON_CONTENT_TYPE
-        address, mapping = self._target.address, self._target.header_mapping
+        address, mapping = self.settings.address, self.settings.header_mapping
         return transport.outgoing(
             signal, address, mapping, self._id, payload=value, content_type=kind, quote=self._quote
         )
@@ -256,6 +256,9 @@ class OutboundWorker(Closing):
         moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)
         plan = self._outbound.plan(signal, moment, self._system.extra, held=not self._labels.taken)
         self._answer(signal, [*weak_acks(signal, plan.weak), *plan.failed], work)
+        for why in plan.lost:
+            self._worker.outbox.hold(work)
+            self._dead_letter(signal, encode(signal.envelope), why, partial(self._worker.outbox.release, work))
         for number, publishing in enumerate(plan.publishings):
             place = Place(record.topic, record.partition, record.offset, number, publishing.message.address)
             handed = _Handed(signal, publishing, work, place)
@@ -265,7 +268,7 @@ class OutboundWorker(Closing):
                 if self._ended.is_set():
                     # uncommitted: the next worker publishes it
                     return
-                if publishing.label is None and self._lanes.accepted(place):
+                if publishing.label is None and self._lanes.settled_before(place):
                     self._worker.outbox.release(work)
                     continue
                 self._open[place] = handed
@@ -323,18 +326,14 @@ class OutboundWorker(Closing):
             self._changed.notify_all()
 
     def _give_up(self, handed: _Handed, why: str) -> None:
-        message, signal = handed.publishing.message, handed.signal
+        message, settled = handed.publishing.message, partial(self._settled, handed, accepted=False)
+        self._dead_letter(handed.signal, message.payload, f"{message.address} {why}", settled)
+
+    def _dead_letter(self, signal: Publication, payload: bytes, why: str, stored: Callable[[], None]) -> None:
         letter = transport.ExternalMessage(
-            f"{self._id}-{signal.correlation_id}", {"kafka.key": signal.thing_id}, message.payload
+            f"{self._id}-{signal.correlation_id}", {"kafka.key": signal.thing_id}, payload
         )
-
-        def stored(answer: Any) -> None:
-            if answer is None:
-                self._end()
-            else:
-                self._settled(handed, accepted=False)
-
-        self._system.give_up(letter, f"{message.address} {why}", stored)
+        self._system.give_up(letter, why, lambda answer: self._end() if answer is None else stored())
 
     def _end(self) -> None:
         """Publish nothing more: the work of a signal stays open, so that its offset is not committed."""

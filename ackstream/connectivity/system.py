@@ -250,7 +250,7 @@ class Lanes:
 
     Behind a message that failed, those to the same address wait, and it is tried again alone; the others go on. An
     attempt counts if any message of the connection was accepted since the one before; if none was, the other system is
-    away, and the worker ends. The next one reads the signals again: it publishes none that was accepted, and those that
+    away, and the worker ends. The next one reads the signals again: it publishes none that was settled, and those that
     failed after the others. Methods are called with ``changed`` held; times are monotonic seconds.
     """
 
@@ -270,8 +270,8 @@ class Lanes:
         self._lanes.clear()
         self._failing_since = None
 
-    def accepted(self, place: Place) -> bool:
-        """Return whether a message was accepted before."""
+    def settled_before(self, place: Place) -> bool:
+        """Return whether a message was accepted, refused or given up before."""
         return place in self._known
 
     def waits(self, place: Place, now: float) -> bool:
@@ -320,6 +320,7 @@ class Lanes:
     def settled(self, place: Place, *, accepted: bool) -> None:
         """Note that a message was accepted, refused or given up."""
         self._failures.pop(place, None)
+        self._known[place] = None
         lane = self._lanes.get(place.address)
         if lane is not None and lane.trying is place:
             lane.trying, lane.due, lane.healed = None, 0.0, accepted
@@ -327,7 +328,6 @@ class Lanes:
         if accepted:
             self._accepted += 1
             self._failing_since = None
-            self._known[place] = None
 
     def _lane(self, place: Place, due: float) -> _Lane:
         return self._lanes.setdefault(place.address, _Lane(self._accepted, due=due))

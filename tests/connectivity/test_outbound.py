@@ -230,6 +230,22 @@ def test_prose_a_failed_enrichment_is_a_failed_acknowledgement(given_: dict[str,
     assert [publishing.label for publishing in plan.publishings] == ["c:target1"]
 
 
+def test_a_signal_without_its_extra_fields_is_a_dead_letter_if_its_requester_does_not_learn_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = Running(monkeypatch, Other())
+
+    def extra(_thing_id: str, _fields: str) -> dict[str, Any]:
+        raise DittoError(503, "connectivity:signal.enrichment.failed", "Signal enrichment failed.")
+
+    running.worker._outbound = outbound(target(ENRICHED))
+    running.worker._system.extra = extra
+    work = running.handle()
+    ((letter, reason),) = running.given_up
+    assert reason == "out did not get it: Signal enrichment failed."
+    assert (decode(letter.payload), work.remaining, running.publisher.open) == (running.signal.envelope, 0, [])
+
+
 @pytest.mark.parametrize(
     ("connection", "streams"),
     [
@@ -652,6 +668,19 @@ def test_the_next_worker_publishes_nothing_again_that_was_accepted(monkeypatch: 
     running.publisher.open.pop()(TAKEN)
     assert [work.remaining for work in [*first, *second]] == [1, 0, 0, 0]
     assert running.publisher.addresses == ["never", "other", "never"]
+
+
+def test_the_next_worker_makes_no_second_dead_letter_of_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(monkeypatch, Other())
+    for _ in range(3):
+        running.worker = running.open()
+        works = [running.handle(0, address="never"), running.handle(1, address="wrong")]
+        for confirm in running.publisher.open[:2]:
+            confirm(AWAY if confirm is running.publisher.open[0] else Published(404))
+        running.publisher.open.clear()
+        running.later()
+    assert running.publisher.addresses.count("wrong") == len(running.given_up) == 1
+    assert [work.remaining for work in works] == [1, 0]
 
 
 def test_behind_a_signal_that_failed_those_to_its_address_wait_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
