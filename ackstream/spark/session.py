@@ -85,15 +85,17 @@ def session(
 
 def _launch(entries: Mapping[str, str]) -> None:
     """Start the JVM with its entries in a file: PySpark would put them on its command line, for all users to read."""
-    before = os.environ.get(ARGUMENTS, "pyspark-shell")
+    before = os.environ.get(ARGUMENTS)
     with TemporaryDirectory(prefix="ackstream-") as directory:
         properties = Path(directory) / "spark.properties"
         write_properties(properties, entries)
-        os.environ[ARGUMENTS] = f"--properties-file {shlex.quote(str(properties))} {before}"
+        os.environ[ARGUMENTS] = f"--properties-file {shlex.quote(str(properties))} {before or 'pyspark-shell'}"
         try:
             SparkContext._ensure_initialized()  # noqa: SLF001 - the only way without a command line
         finally:
-            os.environ[ARGUMENTS] = before
+            del os.environ[ARGUMENTS]
+            if before is not None:
+                os.environ[ARGUMENTS] = before
 
 
 FIXED = {"spark.sql.variable.substitute": "false"}
