@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -132,7 +133,7 @@ def _flag(flag: int = 0, free: int = 1 << 20) -> Callable[[object], SimpleNamesp
     ("place", "name", "value", "sentence"),
     [
         (
-            machine.resource,
+            resource,
             "getrlimit",
             lambda _: (256, 256),
             "The limit of open files (ulimit -Hn) is 256: raise it to 1,024 or more",
