@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long test-cluster lint docs bench fuzz mutants chaos soak up down clean java jars pins audit
+.PHONY: help demo test test-fast test-long test-cluster lint docs bench fuzz mutants attack chaos soak up down clean java jars pins audit
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -63,6 +63,9 @@ fuzz: $(VENV)/.installed  ## A million records with wrong types, texts and sizes
 
 mutants: $(VENV)/.installed  ## Small changes to what decides: which of them do the tests not notice? An hour
 	@$(PY) -m benchmarks.mutants
+
+attack: $(VENV)/.installed  ## Hostile clients of the gateway, 15 kinds for a minute each: how long does another user wait?
+	@$(PY) -m benchmarks.attack
 
 chaos: jars $(VENV)/.installed  ## 300 faults under load, on one broker and on three: kill -9, pauses, lost networks, power, clocks; two hours
 	@$(PY) -m benchmarks.chaos

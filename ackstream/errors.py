@@ -123,7 +123,7 @@ EXTRAS = {
     "lake": ("deltalake", "duckdb"),
     "metrics": ("prometheus_client",),
     "tracing": ("opentelemetry",),
-    "gateway": ("anyio", "h11", "jwt", "starlette", "uvicorn"),
+    "gateway": ("anyio", "h11", "jwt", "starlette", "uvicorn", "websockets"),
     "connect": ("httpx", "paho", "pika"),
     "amqp-10": ("proton",),
 }

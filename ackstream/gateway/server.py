@@ -11,11 +11,11 @@ import logging
 import resource
 import signal
 import socket
+import ssl
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -26,14 +26,17 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ackstream.errors import SettingsError
 from ackstream.gateway.http.api import REQUEST_SECONDS, Api
 from ackstream.gateway.http.operations import PREFIX
 from ackstream.gateway.http.responses import on_error
 from ackstream.gateway.middleware import connections, edge
+from ackstream.gateway.middleware.admission import Doors
 from ackstream.gateway.page.pages import page_routes
 from ackstream.gateway.websocket.session import socket_route
 from ackstream.observe.endpoint import HEALTH
 from ackstream.protocol.errors import DittoError
+from ackstream.settings.access import FileWatch, WatchedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from ackstream.gateway.exchange import Dependencies
+    from ackstream.settings.gateway import GatewayTls
 
 log = logging.getLogger(__name__)
 
@@ -54,17 +58,18 @@ KEEP_SECONDS = 8
 UNREAD_SECONDS = 30.0
 """The time within which a client reads some of its unread bytes."""
 
-_HIGH_WATER = 65_536
-"""High-water mark of asyncio: nothing more is written for a client with this number of unread bytes."""
-
 _SEND_BYTES = 131_072
 """Send buffer of a connection, which the system doubles. It takes more once a third has been read, and only then is
 reading visible; the default of 4 MB is too large for a slow client to read a third of it within the time."""
+
+_NOISE = ("ASGI callable returned without completing handshake", "Invalid ")
+"""Beginnings of uvicorn's lines about each refused WebSocket, and about data of clients that cannot be read."""
 
 _BACKLOG = 2_048
 _OTHER_FILES = 200
 """Files that are open besides connections: of Kafka's clients, tables, logs."""
 
+_seconds = lru_cache(maxsize=1024)(ssl.cert_time_to_seconds)
 _TICKS = 10
 """Of uvicorn, in a second."""
 
@@ -72,10 +77,9 @@ _TICKS = 10
 def application(dependencies: Dependencies) -> ASGIApp:
     """Build the ASGI application with all routes.
 
-    A request or WebSocket passes, in order: ``Doors`` (the number of connections), ``ResponseCounter``, ``ProxyCheck``
-    (headers of a proxy), ``ResponseHeaders``, CORS, ``OriginCheck`` (Origin and Host), then in its route
-    ``ClientAdmission.admit`` (rate of its address, authentication, rate of its subject), ``ClientAdmission.socket``
-    (WebSockets and event streams), ``Audit``, and for a command ``commands.admit`` (headers, rights, condition, order).
+    A request or WebSocket passes, in order: ``MeteredConnection``, ``ResponseCounter``, ``ProxyCheck``,
+    ``ResponseHeaders``, CORS, ``OriginCheck``, then in its route ``ClientAdmission.admit``, ``ClientAdmission.socket``
+    (WebSockets and event streams), ``Audit``, and for a command ``commands.admit``.
     """
     gateway = dependencies.settings.gateway
     app = Starlette(
@@ -103,11 +107,8 @@ class Server(uvicorn.Server):
     def __init__(self, dependencies: Dependencies, started: Callable[[str], None]) -> None:
         """Serve at the address of the settings; ``started`` is called with the URL once the server listens."""
         gateway = dependencies.settings.gateway
-        self._certificates = None if gateway.tls.certificate is None else connections.Certificates(gateway.tls)
-        self.doors = connections.Doors(connections_within(gateway.max_connections), gateway.proxy.addresses)
-        first: partial[Any] = partial(connections.HttpConnection, self.doors)
-        if self._certificates is not None:
-            first = partial(connections.TlsConnection, self.doors, self._certificates.context)
+        self._certificates = None if gateway.tls.certificate is None else Certificates(gateway.tls)
+        self.doors = Doors(connections_within(gateway.max_connections), gateway.proxy.addresses)
         super().__init__(
             uvicorn.Config(
                 application(dependencies),
@@ -120,8 +121,8 @@ class Server(uvicorn.Server):
                 backlog=_BACKLOG,
                 lifespan="off",
                 # the ones whose states Stalls knows
-                http=first,  # type: ignore[arg-type]
-                ws=partial(connections.SocketConnection, self.doors),  # type: ignore[arg-type]
+                http=partial(connections.MeteredConnection, self.doors, self._certificates),  # type: ignore[arg-type]
+                ws=connections.SocketConnection,
                 # a message that is too large for a body gets an error; one that is larger still is not read
                 ws_max_size=2 * gateway.max_body_bytes,
                 # a buffer for each connection, and time of the loop; Ditto does without, too
@@ -133,7 +134,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS + 1,
             )
         )
-        logging.getLogger("uvicorn.error").addFilter(_without_trace)
+        logging.getLogger("uvicorn.error").addFilter(lambda line: not str(line.msg).startswith(_NOISE))
         live, unread = dependencies.live, dependencies.unread
         edge.follow(lambda: self.doors.open, lambda: unread.characters, lambda: live.view().oldest)
         self._exchange = dependencies.exchange
@@ -167,11 +168,10 @@ class Server(uvicorn.Server):
             self._started(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
 
     async def on_tick(self, counter: int) -> bool:
-        """End stalled connections, and look at the certificates, once a second; return whether to shut down."""
+        """End stalled connections, once a second; return whether to shut down."""
         if counter % _TICKS == 0:
             HEALTH.beat(edge.EVENT_LOOP, time.monotonic())
             if self._certificates is not None:
-                self._certificates.renew()
                 for connection in list(self.server_state.connections):
                     if self._certificates.ended(connection.transport):
                         connection.transport.abort()
@@ -181,7 +181,10 @@ class Server(uvicorn.Server):
                     "Ending %s connections, whose clients do not send or read: %s …", len(found), found[0].client
                 )
             for connection in found:
-                connection.transport.abort()
+                if isinstance(connection, H11Protocol):
+                    connection.transport.abort()
+                else:
+                    connection.end("The message did not arrive in time.")
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
@@ -194,18 +197,41 @@ class Server(uvicorn.Server):
         finally:
             timer.cancel()
             edge.unfollow()
+            if self._certificates is not None:
+                self._certificates.watch.__exit__()
 
     def _abort(self) -> None:
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
 
-def _without_trace(record: logging.LogRecord) -> bool:
-    """Drop uvicorn's line about each refused WebSocket, and the stack of a text that is not UTF-8."""
-    text = str(record.msg)
-    if text.startswith("Invalid UTF-8"):
-        record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
-    return not text.startswith("ASGI callable returned without completing handshake")
+class Certificates:
+    """The certificates of new connections. Open ones keep theirs while those of their clients are valid."""
+
+    def __init__(self, tls: GatewayTls) -> None:
+        self._tls, self._authorities = tls, b""
+        # that have the present authorities of clients; the last one is for new connections
+        self.contexts: list[ssl.SSLContext] = []
+        self.watch = FileWatch(WatchedFile(path, self.renew) for path in tls.files)
+
+    def ended(self, transport: asyncio.BaseTransport) -> bool:
+        """Return whether the certificate of a client has expired, or the authorities of clients have changed since."""
+        shown = transport.get_extra_info("peercert")
+        return bool(shown) and (
+            transport.get_extra_info("sslcontext") not in self.contexts or _seconds(shown["notAfter"]) <= time.time()
+        )
+
+    def renew(self) -> None:
+        """Read all files; ``SettingsError``: one of them is missing or unfit."""
+        try:
+            # before the context: a change in between is seen at the next look
+            authorities = b"" if self._tls.client_ca is None else self._tls.client_ca.read_bytes()
+            context = self._tls.context()
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"The setting gateway.tls cannot be used: {error}.") from None
+        if authorities != self._authorities:
+            self._authorities, self.contexts = authorities, []
+        self.contexts.append(context)
 
 
 def connections_within(wanted: int) -> int:
@@ -225,52 +251,38 @@ def connections_within(wanted: int) -> int:
     return fewer
 
 
-@dataclass
-class _Wait:
-    """The step that the client owes, since when it has been idle, and its unread bytes at the last check."""
-
-    step: object
-    unread: int
-    since: float
-
-    def look(self, step: object, unread: int, now: float) -> None:
-        """Begin again if the client has done something: a step, or it has read."""
-        # above the mark nothing is written: more unread bytes mean that it has read and more has come
-        read = unread < self.unread or (self.unread >= _HIGH_WATER and unread != self.unread)
-        if step != self.step or read:
-            self.step, self.since = step, now
-        self.unread = unread
-
-
 class Stalls:
     """Finds connections whose clients owe the rest of a request, or do not read. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._waits: dict[Any, _Wait] = {}
+        # the step that the client owes, and since when
+        self._waits: dict[Any, tuple[object, float]] = {}
 
     def find(self, connections: Iterable[Any], now: float) -> list[Any]:
         """Return the connections that are to end; to be called regularly with all that are open."""
         waits, found = {}, []
         for connection in connections:
-            step, unread, owed = _state(connection)
-            wait = waits[connection] = self._waits.get(connection) or _Wait(step, unread, now)
-            wait.look(step, unread, now)
-            limit = UNREAD_SECONDS if unread else owed
-            if limit is not None and now - wait.since >= limit:
+            step, limit = _state(connection)
+            before, since = self._waits.get(connection, (None, now))
+            waits[connection] = step, since if step == before else now
+            if limit is not None and now - waits[connection][1] >= limit:
                 found.append(connection)
         self._waits = waits
         return found
 
 
-def _state(connection: Any) -> tuple[object, int, float | None]:
-    """Return the step of a connection, which never comes twice, the unread bytes, and how long it may owe something."""
+def _state(connection: Any) -> tuple[object, float | None]:
+    """Return the step of a connection, which changes with all that its client does, and how long it may take."""
     transport = connection.transport
     unread = transport.get_write_buffer_size()
+    read = transport.written - unread
     if not isinstance(connection, H11Protocol):
-        # a WebSocket counts only then: before, a little is written between two looks, and pings end it
-        blocked = transport.is_closing() or not connection.writable.is_set()
-        return blocked, unread if blocked else 0, None
+        # a WebSocket counts as unread only then: before, a little is written between two looks, and pings end it
+        if transport.is_closing() or not connection.writable.is_set():
+            return (read,), UNREAD_SECONDS
+        incomplete = connection.frames or connection.conn.reader.buffer
+        return connection.messages, REQUEST_SECONDS if incomplete else None
     cycle, state = connection.cycle, connection.conn.their_state
     complete = cycle is None or cycle.response_complete
     owed = {h11.IDLE: HEADER_SECONDS, h11.SEND_BODY: REQUEST_SECONDS}.get(state) if complete else None
-    return (cycle, state, complete, unread > 0), unread, owed
+    return (cycle, state, complete, read, unread > 0), UNREAD_SECONDS if unread else owed

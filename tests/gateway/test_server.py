@@ -226,11 +226,15 @@ def _unread(running: Running) -> int:
     return int(one.transport.get_write_buffer_size())
 
 
-def connection(cycle: Any = None, state: Any = h11.IDLE, unread: int = 0) -> Any:
+def connection(cycle: Any = None, state: Any = h11.IDLE, unread: int = 0, read: int = 0) -> Any:
     found = H11Protocol.__new__(H11Protocol)
     found.cycle, found.conn = cycle, SimpleNamespace(their_state=state)
-    found.transport = SimpleNamespace(get_write_buffer_size=lambda: unread)  # type: ignore[assignment]
+    found.transport = transport(unread, read)
     return found
+
+
+def transport(unread: int, read: int = 0) -> Any:
+    return SimpleNamespace(get_write_buffer_size=lambda: unread, written=unread + read, is_closing=lambda: False)
 
 
 DONE, OPEN = SimpleNamespace(response_complete=True), SimpleNamespace(response_complete=False)
@@ -247,11 +251,15 @@ DONE, OPEN = SimpleNamespace(response_complete=True), SimpleNamespace(response_c
         pytest.param({"cycle": OPEN, "state": h11.DONE}, None, False, id="open"),
         pytest.param({"cycle": DONE, "unread": 9}, {"cycle": DONE, "unread": 9}, True, id="unread"),
         pytest.param({"cycle": DONE, "unread": 9}, {"cycle": DONE, "unread": 10}, True, id="unread and more"),
-        pytest.param({"cycle": DONE, "unread": 9}, {"cycle": DONE, "unread": 8}, False, id="read a little"),
+        pytest.param({"cycle": DONE, "unread": 9}, {"cycle": DONE, "unread": 8, "read": 1}, False, id="read a little"),
         pytest.param(
-            {"cycle": OPEN, "unread": 65_835}, {"cycle": OPEN, "unread": 66_325}, False, id="read and refilled"
+            {"cycle": OPEN, "unread": 65_835},
+            {"cycle": OPEN, "unread": 66_325, "read": 9},
+            False,
+            id="read and refilled",
         ),
         pytest.param({"cycle": OPEN, "unread": 65_835}, None, True, id="full and unread"),
+        pytest.param({"cycle": OPEN, "unread": 65_835}, {"cycle": OPEN, "unread": 70_000}, True, id="full and growing"),
     ],
 )
 def test_only_a_client_that_makes_no_progress_is_stalled(
@@ -272,7 +280,7 @@ def test_a_client_that_reads_less_than_comes_is_not_stalled() -> None:
     one, stalls = connection(OPEN, h11.DONE), Stalls()
     levels = [65_835 + (37 * second) % 600 for second in range(600)]
     for second, level in enumerate(levels):
-        one.transport = SimpleNamespace(get_write_buffer_size=lambda level=level: level)
+        one.transport = transport(level, 600 * second)
         assert stalls.find([one], float(second)) == []
 
 
@@ -280,7 +288,7 @@ def test_a_client_that_reads_nothing_of_a_stream_is_stalled_whatever_is_added_to
     one, stalls = connection(OPEN, h11.DONE), Stalls()
     found = []
     for second in range(100):
-        one.transport = SimpleNamespace(get_write_buffer_size=lambda second=second: 3 * (1 + second // 10))
+        one.transport = transport(3 * (1 + second // 10))
         if stalls.find([one], float(second)):
             found.append(second)
     assert found[0] == UNREAD_SECONDS

@@ -13,19 +13,9 @@ from starlette.responses import Response
 
 from ackstream.gateway.access.authentication import SignedIn
 from ackstream.gateway.errors import body_too_large, media_type_unsupported, no_answer, not_acceptable
-from ackstream.gateway.http import responses
+from ackstream.gateway.http import responses, translation
 from ackstream.gateway.http.event_streams import EventResponse, SearchEvents, SignalEvents, accepts_events
 from ackstream.gateway.http.operations import LIST, OF_MANY, PREFIX, Match, find, methods
-from ackstream.gateway.http.translation import (
-    GRACE_SECONDS,
-    check_parameters,
-    command,
-    is_json,
-    media_type,
-    new_id,
-    read_request_headers,
-    subscribed,
-)
 from ackstream.gateway.middleware.audit import Sender
 from ackstream.gateway.middleware.commands import AdmittedCommand, admit, check_headers
 from ackstream.protocol.ditto import signal_defaults
@@ -89,12 +79,14 @@ class Api:
         if match.operation.kind == "many" and "ids" not in request.query_params:
             match = Match(LIST, {})
         operation = match.operation
-        check_parameters(request.query_params, OF_MANY if operation.kind == "many" else operation.parameters)
+        many = operation.kind == "many"
+        translation.check_parameters(request.query_params, OF_MANY if many else operation.parameters)
         client_id, given = self._headers(request, operation.kind, subjects)
         if operation.kind == "messages":
             raise not_acceptable()
         content_type = request.headers.get("content-type", "")
-        if operation.body == "json" and "origin" in request.headers and not is_json(media_type(content_type)):
+        kind = translation.media_type(content_type)
+        if operation.body == "json" and "origin" in request.headers and not translation.is_json(kind):
             # a page may send other media types without a preflight request, but not JSON
             raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
         body = b"" if operation.body is None else await self._body(request)
@@ -104,7 +96,7 @@ class Api:
             return responses.of_value(found, client_id)
         # the last value counts: this one is the default
         query = QueryParams([("namespace", self._settings.default_namespace), *request.query_params.multi_items()])
-        asked = command(match, given, query, content_type, body)
+        asked = translation.command(match, given, query, content_type, body)
         expectation = expect(asked, self._settings)
         with self._dependencies.audit.attempt(Sender.of(request, subjects), operation.kind, asked) as attempt:
             admitted = await admit(
@@ -119,9 +111,9 @@ class Api:
         return responses.of_reply(reply, asked, client_id)
 
     def _headers(self, request: Request, kind: Kind, subjects: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-        given = read_request_headers(request, self._settings.proxy)
+        given = translation.read_request_headers(request, self._settings.proxy)
         check_headers(kind, given)
-        client_id = given[CORRELATION_ID] = given.get(CORRELATION_ID) or new_id()
+        client_id = given[CORRELATION_ID] = given.get(CORRELATION_ID) or translation.new_id()
         if self._dependencies.authenticator.required:
             given[ORIGINATOR] = subjects[0]
         return client_id, given
@@ -131,25 +123,25 @@ class Api:
         if not expectation.acks:
             await admitted.publish()
             return responses.accepted(client_id)
-        outcome = await admitted.settle(expectation.timeout_ms / 1000 + GRACE_SECONDS)
+        outcome = await admitted.settle(expectation.timeout_ms / 1000 + translation.GRACE_SECONDS)
         if outcome is None:
             raise no_answer()
         return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
 
     async def _stream(self, request: Request, match: Match, identity: Identity) -> Response:
-        check_parameters(request.query_params, match.operation.event_parameters)
+        translation.check_parameters(request.query_params, match.operation.event_parameters)
         kind: Kind = "search" if match.operation.events == "search" else "messages"
         subjects, sender = identity.subjects, Sender.of(request, identity.subjects)
         client_id, given = self._headers(request, kind, subjects)
         signed_in = partial(self._signed_in, request, identity, ())
         counted = self._dependencies.admission.socket(request, subjects)
         if kind == "messages":
-            asked = subscribed(match, client_id)
+            asked = translation.subscribed(match, client_id)
             with self._dependencies.audit.attempt(sender, kind, asked, "stream") as attempt:
                 events = SignalEvents(self._dependencies, match, request.query_params, subjects)
                 attempt.sent(client_id)
             return EventResponse(events.frames(), client_id, signed_in, counted, events.open())
-        asked = command(match, given, request.query_params, "", b"")
+        asked = translation.command(match, given, request.query_params, "", b"")
         with self._dependencies.audit.attempt(sender, kind, asked) as attempt:
             restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)

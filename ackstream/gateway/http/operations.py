@@ -85,14 +85,8 @@ OF_MANY = ("ids", "fields")
 def _operations() -> Iterator[Operation]:
     yield Operation("GET", "/whoami", "whoami")
     yield Operation("POST", "/checkPermissions", "permissions", body="json")
-    yield Operation(
-        "GET",
-        "/things",
-        "many",
-        parameters=("ids", *LIST.parameters),
-        events="events",
-        event_parameters=("ids", "fields", *_OF_EVENTS),
-    )
+    many, streamed = ("ids", *LIST.parameters), ("ids", "fields", *_OF_EVENTS)
+    yield Operation("GET", "/things", "many", "", None, many, "events", streamed)
     yield Operation("POST", "/things", "create", body="json", parameters=("namespace",))
     for part in _PARTS:
         template = THING + part

@@ -66,6 +66,7 @@ _BY_PROXIES = (
     "forwarded", "via", "x-forwarded-", "x-original-", "x-real-ip", "x-envoy-", "x-auth-request-", "x-amzn-", "x-goog-",
     "x-ms-",
 )  # fmt: skip
+MAX_FORM_PARAMETERS = 1_000
 _SCHEMA_VERSION = 2
 
 
@@ -167,6 +168,8 @@ def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> envelop
 def _form(kind: str, content_type: str, body: bytes) -> QueryParams:
     if media_type(content_type) != operations.FORM:
         raise errors.media_type_unsupported(content_type, operations.FORM)
+    if body.count(b"&") >= MAX_FORM_PARAMETERS:
+        raise errors.form_too_large(MAX_FORM_PARAMETERS)
     form = QueryParams(body)
     check_parameters(
         form, operations.SEARCH_PARAMETERS if kind == "search" else operations.COUNT_PARAMETERS, headers=False

@@ -14,7 +14,7 @@ from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ackstream.gateway.errors import quota_exhausted, too_many_requests, too_many_sockets
+from ackstream.gateway import errors
 from ackstream.protocol.rql.patterns import MAX_STEPS, Effort
 
 if TYPE_CHECKING:
@@ -48,6 +48,15 @@ THIS_MACHINE = "this machine"
 ANONYMOUS = "anonymous"
 """All clients of a gateway without authentication, which are on its machine and have no limit."""
 
+_LINGERING = 20
+"""As many may do so at any time; where there may be many connections, a quarter of them."""
+
+_SHARE = 4
+"""One address may have this part of all connections; this machine, where a proxy may be, has no such limit."""
+
+LOOP_SHARE, LOOP_BURST_SECONDS = 0.5, 0.05
+"""The part of the event loop for reading what clients send, and as much at once, of all that exceed their own."""
+
 _MAX_KEYS = 50_000
 _PREFIX = 64
 """Bits of an IPv6 address that name a network, all of whose addresses one client may have."""
@@ -70,9 +79,9 @@ class Rate:
         self.spend(key, now, cost)
         return 0.0
 
-    def reserve(self, key: str, now: float) -> float:
-        """Let it happen once; return after how many seconds."""
-        self.spend(key, now, 1)
+    def reserve(self, key: str, now: float, cost: float = 1) -> float:
+        """Let it happen; return after how many seconds."""
+        self.spend(key, now, cost)
         return max(0.0, self._even.get(key, now) - now - self._tolerance)
 
     def spend(self, key: str, now: float, cost: float) -> None:
@@ -145,24 +154,24 @@ class Limits:
         most = {} if subject == ANONYMOUS else {f"subject {subject}": self._max_sockets}
         if (address := address_of(connection)) is not None:
             most[f"address {address}"] = self._max_per_address
-        return self._sockets.one(most, too_many_sockets)
+        return self._sockets.one(most, errors.too_many_sockets)
 
     def search(self, subject: str) -> AbstractContextManager[None]:
         """Count a search for the time of the block; raises 429 ``too.many.requests``."""
         text = f"The subject {subject} has {SEARCHES} searches open, which is the maximum."
-        return self._searches.one({subject: SEARCHES}, lambda *_: too_many_requests(text, 1))
+        return self._searches.one({subject: SEARCHES}, lambda *_: errors.too_many_requests(text, 1))
 
     def story(self, subject: str) -> AbstractContextManager[None]:
         """Count a look into the tables for the time of the block; raises 429 ``too.many.requests``."""
         text = f"The tables are being read for the subject {subject} {STORIES} times already."
-        return self._stories.one({subject: STORIES}, lambda *_: too_many_requests(text, 1))
+        return self._stories.one({subject: STORIES}, lambda *_: errors.too_many_requests(text, 1))
 
     @contextmanager
     def filtering(self, subject: str, now: float | None = None) -> Iterator[Effort]:
         """Yield the effort of a filter on one signal, and count it; raises 429: its subject's filters took too much."""
         key, moment = f"subject {subject}", monotonic() if now is None else now
         if self._steps.take(key, moment, 0):
-            raise too_many_requests(f"The filters of the {key} take too much time.", 1)
+            raise errors.too_many_requests(f"The filters of the {key} take too much time.", 1)
         effort = Effort(STEPS_PER_SIGNAL)
         try:
             yield effort
@@ -172,7 +181,7 @@ class Limits:
     def _request(self, key: str, now: float | None) -> None:
         wait = self._requests.take(key, monotonic() if now is None else now)
         if wait:
-            raise too_many_requests(f"The {key} sends more requests than gateway.max_requests.", math.ceil(wait))
+            raise errors.too_many_requests(f"The {key} sends more requests than gateway.max_requests.", math.ceil(wait))
 
 
 def address_of(connection: HTTPConnection) -> str | None:
@@ -209,6 +218,43 @@ def network(host: str) -> str | None:
     return str(address)
 
 
+class Doors:
+    """Counts connections, and admits no more than there may be."""
+
+    def __init__(self, most: int, proxies: Iterable[str] = ()) -> None:
+        """Admit as many; one of the addresses of proxies may have all of them."""
+        self._most = most
+        self._proxies = [ipaddress.ip_network(address) for address in proxies]
+        self._addresses, self.open = ConcurrencyCounter(), 0
+        # their part of the event loop, and ten lines a minute about data that cannot be handled
+        self.loop, self.lines = Rate(LOOP_SHARE, LOOP_BURST_SECONDS), Rate(1 / 6, 10)
+
+    def enter(self, host: str) -> DittoError | None:
+        """Count a connection, to be counted out by :meth:`leave`, and return why it may not stay, if so."""
+        client, share, error = self._client(host), max(1, self._most // _SHARE), None
+        if self.open >= self._most:
+            error = errors.too_many_connections("gateway", self._most)
+        elif client and self._addresses[client] >= share:
+            error = errors.too_many_of_address(f"address {client}", share)
+        self.open += 1
+        self._addresses[client] += 1
+        return error
+
+    def leave(self, host: str) -> None:
+        """Count a connection out."""
+        self.open -= 1
+        self._addresses.remove(self._client(host))
+
+    def _client(self, host: str) -> str:
+        """Return the address or network that a connection counts for, an empty text: it has no limit of its own."""
+        return "" if is_in(host, self._proxies) else network(host) or ""
+
+    @property
+    def crowded(self) -> bool:
+        """Whether too many connections are open to send a refusal."""
+        return self.open > self._most + max(_LINGERING, self._most // _SHARE)
+
+
 class OpenCounts:
     """Open requests or sockets by quota; for the thread of the event loop alone."""
 
@@ -222,7 +268,7 @@ class OpenCounts:
         """Count one more for the block, once in each quota that names a subject; raises 429 if one is full."""
         subjects = tuple(subjects)
         most = {quota.name: limit for quota, limit in self._limits if quota.has_subject(subjects)}
-        return self._open.one(most, lambda name, limit: quota_exhausted(name, limit, self._kind))
+        return self._open.one(most, lambda name, limit: errors.quota_exhausted(name, limit, self._kind))
 
 
 class Identity(NamedTuple):

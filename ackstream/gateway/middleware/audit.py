@@ -111,17 +111,12 @@ class Audit:
         """Give records to ``take`` from now on; ``full``: too many wait to be stored for another one."""
         self._take, self._full = take, full
 
-    def check(self) -> None:
-        """Refuse an action that could not be recorded, with 503."""
-        if self._full():
-            raise unavailable("The audit cannot be written at the moment, so nothing is done.", "Try again.")
-
     @contextmanager
     def attempt(self, sender: Sender, kind: Kind, command: Envelope, event: str = "command") -> Iterator[Attempt]:
         """Begin to record a command (with the client's correlation-id) by its kind, and its refusal in the block."""
         attempt = Attempt(self, sender, kind, command, event)
-        if attempt.recorded:
-            self.check()
+        if attempt.recorded and self._full():
+            raise unavailable("The audit cannot be written at the moment, so nothing is done.", "Try again.")
         try:
             yield attempt
         except AccessDeniedError as error:
@@ -169,14 +164,7 @@ class Audit:
         self.write("rules", Sender(()), path=name, allowed=problem is None, reason=problem)
 
     def write(
-        self,
-        event: str,
-        sender: Sender,
-        *,
-        allowed: bool,
-        count: int = 1,
-        status: int | None = None,
-        **texts: str | None,
+        self, event: str, sender: Sender, *, allowed: bool, count: int = 1, status: int | None = None, **texts: Any
     ) -> None:
         """Give a record to be stored; ``texts`` are the columns of the row that are texts, cut to a length."""
         if self.level == "off":

@@ -18,20 +18,14 @@ from msgspec.structs import replace
 
 from ackstream.client.requests.requester import retrieval
 from ackstream.gateway.errors import header_unfit
+from ackstream.protocol import errors
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.requests import check_available
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.permissions import Kind, conceal, restrict
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import (
-    PRECONDITION_FAILED,
-    REQUEST_TIMEOUT,
-    DittoError,
-    command_timeout,
-    condition_failed,
-    live_channel_condition_unfit,
-)
+from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -44,15 +38,11 @@ if TYPE_CHECKING:
 _CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})
 _OF_TWIN: dict[str, frozenset[Kind]] = {
     names.CONDITION: frozenset({"retrieve", *_CHANGES}),
-    "if-match": frozenset({"create", "retrieve", *_CHANGES}),
-    "if-none-match": frozenset({"create", "retrieve", *_CHANGES}),
+    **dict.fromkeys(("if-match", "if-none-match"), frozenset({"create", "retrieve", *_CHANGES})),
     names.IF_EQUAL: frozenset({"modify", "merge"}),
 }
-_OF_LIVE: dict[str, frozenset[Kind]] = {
-    names.CONDITION: frozenset({"create", "retrieve", "message", *_CHANGES}),
-    "if-match": frozenset(),
-    "if-none-match": frozenset(),
-    names.IF_EQUAL: frozenset(),
+_OF_LIVE = dict.fromkeys(_OF_TWIN, frozenset[Kind]()) | {
+    names.CONDITION: frozenset({"create", "retrieve", "message", *_CHANGES})
 }
 _OF_SEVERAL_THINGS: frozenset[Kind] = frozenset(
     {"many", "list", "search", "count", "messages", "whoami", "permissions"}
@@ -92,26 +82,20 @@ def _reaches_devices(kind: str, headers: Mapping[str, Any], *, live: bool) -> bo
 
 
 def _unfit(kind: str, headers: Mapping[str, Any], *, live: bool) -> dict[str, DittoError]:
-    found: dict[str, DittoError] = {}
     live = _reaches_devices(kind, headers, live=live)
+    reasons = {}
+    if live or kind != "retrieve":
+        reasons[names.LIVE_CHANNEL_CONDITION] = "the channel is live already"
+    if reasons or names.LIVE_CHANNEL_CONDITION not in headers:
+        reasons[names.LIVE_CHANNEL_TIMEOUT_STRATEGY] = "there is no live-channel-condition"
+    kinds = _OF_LIVE if live else _OF_TWIN
+    reasons |= {name: "it would have no effect" for name in kinds if kind not in kinds[name]}
+    found = {name: header_unfit(name, reason) for name, reason in reasons.items() if name in headers}
+    if kind != "retrieve" and names.LIVE_CHANNEL_CONDITION in headers:
+        found[names.LIVE_CHANNEL_CONDITION] = errors.live_channel_condition_unfit()
     if live and kind in _OF_SEVERAL_THINGS:
-        found[names.CHANNEL] = header_unfit(names.CHANNEL, "the twin alone answers for several things")
-    smart = False
-    if names.LIVE_CHANNEL_CONDITION in headers:
-        if kind != "retrieve":
-            found[names.LIVE_CHANNEL_CONDITION] = live_channel_condition_unfit()
-        elif live:
-            found[names.LIVE_CHANNEL_CONDITION] = header_unfit(
-                names.LIVE_CHANNEL_CONDITION, "the channel is live already"
-            )
-        else:
-            smart = True
-    if names.LIVE_CHANNEL_TIMEOUT_STRATEGY in headers and not smart:
-        reason = "there is no live-channel-condition"
-        found[names.LIVE_CHANNEL_TIMEOUT_STRATEGY] = header_unfit(names.LIVE_CHANNEL_TIMEOUT_STRATEGY, reason)
-    for name, kinds in (_OF_LIVE if live else _OF_TWIN).items():
-        if name in headers and kind not in kinds:
-            found[name] = header_unfit(name, "it would have no effect")
+        unfit = header_unfit(names.CHANNEL, "the twin alone answers for several things")
+        found = {names.CHANNEL: unfit, **found}
     return found
 
 
@@ -158,7 +142,7 @@ class AdmittedCommand:
     async def check_condition(self) -> None:
         """Refuse a command whose condition does not hold for the twin: 412; raises 400, 404 without a twin, 408."""
         if names.CONDITION in self._command.headers and not await self._holds(names.CONDITION):
-            raise condition_failed()
+            raise errors.condition_failed()
 
     def _limit(self, command: Envelope) -> None:
         """Set the timeout of a command, or a question about its conditions, to the time left; raises 408 without."""
@@ -166,7 +150,7 @@ class AdmittedCommand:
             return
         left = self._timeout_ms - int((monotonic() - self._began) * 1000)
         if left <= 0:
-            raise command_timeout(self._timeout_ms)
+            raise errors.command_timeout(self._timeout_ms)
         command.headers[names.TIMEOUT] = f"{left}ms"
 
     def _sent(self) -> Envelope:
@@ -199,7 +183,10 @@ class AdmittedCommand:
         self._limit(live)
         live.headers[names.CORRELATION_ID] = self._new_id()
         reply = await self._exchange.ask(live)
-        if reply.status == REQUEST_TIMEOUT and query.headers.get(names.LIVE_CHANNEL_TIMEOUT_STRATEGY) == names.USE_TWIN:
+        if (
+            reply.status == errors.REQUEST_TIMEOUT
+            and query.headers.get(names.LIVE_CHANNEL_TIMEOUT_STRATEGY) == names.USE_TWIN
+        ):
             question = twin()
             question.headers[names.TIMEOUT] = f"{SMART_EXTRA_MS}ms"
             return _marked(await self._exchange.ask(question), "twin", matched=True)
@@ -212,7 +199,7 @@ class AdmittedCommand:
             question.headers[names.ORIGINATOR] = self._command.headers[names.ORIGINATOR]
         self._limit(question)
         reply = await self._exchange.ask(question)
-        if reply.status == PRECONDITION_FAILED:
+        if reply.status == errors.PRECONDITION_FAILED:
             return False
         if not reply.ok:
             problem = reply.value if isinstance(reply.value, dict) else {}

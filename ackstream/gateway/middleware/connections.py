@@ -1,112 +1,50 @@
-"""Connections of clients: how many there may be at a time, of one address and in all, and their TLS.
+"""Connections of clients: how many there may be, of one address and in all, their TLS, and the budget of each.
 
 A connection counts from its first moment, before TLS and before its client is known, until it has ended. One too many
-gets a response with the limit and is closed at once.
+gets a response with the limit and is closed at once. All bytes pass :class:`MeteredConnection`, which spreads the work
+that they cause over time; the protocols above it end a connection that sends more of a kind than any client needs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import ssl
+import re
 from contextlib import suppress
-from functools import lru_cache, partial
-from time import time
-from typing import TYPE_CHECKING, Any
+from http import HTTPStatus
+from time import monotonic, thread_time
+from typing import TYPE_CHECKING, Any, cast
 
 import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import State
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.errors import too_many_connections, too_many_of_address
-from ackstream.gateway.middleware.admission import ConcurrencyCounter, is_in, network
-from ackstream.settings.access import file_state
+from ackstream.gateway.errors import target_too_long, too_many_headers
+from ackstream.gateway.middleware.admission import Rate
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
-    from asyncio import BaseTransport
-    from collections.abc import Callable, Iterable
-
     from starlette.requests import HTTPConnection
 
+    from ackstream.gateway.middleware.admission import Doors
+    from ackstream.gateway.server import Certificates
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Gateway
-    from ackstream.settings.gateway import GatewayTls
 
 log = logging.getLogger(__name__)
-
-CERTIFICATE = "certificate"
-"""The key of the state of a request under which there is the name in the certificate of its client, or ``None``."""
 
 MAX_CHARACTERS = 256
 
 
-class Certificates:
-    """The certificates of new connections. Open ones keep theirs while those of their clients are valid."""
-
-    def __init__(self, tls: GatewayTls) -> None:
-        """Read the files; ``SettingsError``: one of them is missing or unfit."""
-        self._tls = tls
-        self._stamps = [*map(file_state, tls.files)]
-        self._authorities = b""
-        # that have the present authorities of clients; the last one is for new connections
-        self._contexts: list[ssl.SSLContext] = []
-        try:
-            self._read()
-        except (OSError, ValueError) as error:
-            raise SettingsError(f"The setting gateway.tls cannot be used: {error}.") from None
-
-    def context(self) -> ssl.SSLContext:
-        """Return the context of the moment."""
-        return self._contexts[-1]
-
-    def renew(self) -> None:
-        """Read the files again if they have changed; an unfit one is logged as a warning and changes nothing."""
-        stamps = [*map(file_state, self._tls.files)]
-        if stamps == self._stamps:
-            return
-        # a file that is still being written changes again
-        self._stamps = stamps
-        try:
-            self._read()
-        except (OSError, ValueError) as error:
-            log.warning("Reloading certificates failed, keeping the current ones: %s.", error)
-        else:
-            log.info("The gateway has read its certificates again.")
-
-    def ended(self, transport: asyncio.BaseTransport) -> bool:
-        """Return whether the certificate of a client has expired, or the authorities of clients have changed since."""
-        shown = transport.get_extra_info("peercert")
-        return bool(shown) and (
-            transport.get_extra_info("sslcontext") not in self._contexts or _seconds(shown["notAfter"]) <= time()
-        )
-
-    def _read(self) -> None:
-        # before the context: a change in between is seen at the next look
-        authorities = b"" if self._tls.client_ca is None else self._tls.client_ca.read_bytes()
-        context = self._tls.context()
-        if authorities != self._authorities:
-            self._authorities, self._contexts = authorities, []
-        self._contexts.append(context)
-
-
-_seconds = lru_cache(maxsize=1024)(ssl.cert_time_to_seconds)
-
-
 def certified_name(connection: HTTPConnection) -> str | None:
-    """Return the name in the certificate of a client, if there is one that can be the name of a subject."""
-    found: str | None = connection.scope.get("state", {}).get(CERTIFICATE)
-    return found if found and len(found) <= MAX_CHARACTERS and found.isprintable() else None
-
-
-def common_name(transport: BaseTransport) -> str | None:
-    """Return the common name in the certificate of a client, which TLS has verified; ``None``: it has shown none."""
-    found: dict[str, Any] = transport.get_extra_info("peercert") or {}
+    """Return the common name in the certificate of a client, if there is one that can be the name of a subject."""
+    found = connection.scope.get("state", {}).get("certificate") or {}
     names = [value for part in found.get("subject", ()) for name, value in part if name == "commonName"]
-    return names[-1] if names else None
+    return names[-1] if names and 0 < len(names[-1]) <= MAX_CHARACTERS and names[-1].isprintable() else None
 
 
 def check_transport(settings: Gateway, *, authenticated: bool) -> None:
@@ -120,174 +58,224 @@ def check_transport(settings: Gateway, *, authenticated: bool) -> None:
         )
 
 
-HANDSHAKE_SECONDS = 10.0
-"""The time within which a client completes the handshake of TLS."""
+HANDSHAKE_SECONDS, _LINGER_SECONDS = 10.0, 1.0
+"""The times within which a client completes the handshake of TLS, and reads that it is refused."""
 
-_LINGER_SECONDS = 1.0
-"""How long a client may take to read that it is refused."""
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
+MAX_TARGET_BYTES, MAX_PARAMETERS, MAX_HEADERS = 8_192, 200, 100
+"""Limits of the head of a request, which is refused before it is parsed."""
 
-_LINGERING = 20
-"""As many may do so at any time; where there may be many connections, a quarter of them."""
+OWN_SHARE, OWN_BURST_SECONDS = 0.005, 0.002
+"""The part of one connection, which it has whatever the others send: dozens of requests per second."""
 
-_SHARE = 4
-"""One address may have this part of all connections; this machine, where a proxy may be, has no such limit."""
+TURN_SECONDS, _PIECE, FRAME_SECONDS = 0.001, 2_048, 40e-6
+"""The work for one connection after which others have their turn, bytes at a time, least work for a frame's message."""
 
-_REASON = "Too Many Connections"
-
-
-class Doors:
-    """Counts connections, and admits no more than there may be."""
-
-    def __init__(self, most: int, proxies: Iterable[str] = ()) -> None:
-        """Admit as many; one of the addresses of proxies may have all of them."""
-        self._most = most
-        self._proxies = [ipaddress.ip_network(address) for address in proxies]
-        self._addresses = ConcurrencyCounter()
-        # all connections
-        self.open = 0
-
-    def enter(self, host: str) -> DittoError | None:
-        """Count a connection, to be counted out by :meth:`leave`, and return why it may not stay, if so."""
-        found, share = self._client(host), max(1, self._most // _SHARE)
-        error = None
-        if self.open >= self._most:
-            error = too_many_connections("gateway", self._most)
-        elif found is not None and self._addresses[found] >= share:
-            error = too_many_of_address(f"address {found}", share)
-        self.open += 1
-        if found is not None:
-            self._addresses[found] += 1
-        return error
-
-    def leave(self, host: str) -> None:
-        """Count a connection out."""
-        self.open -= 1
-        if (found := self._client(host)) is not None:
-            self._addresses.remove(found)
-
-    def _client(self, host: str) -> str | None:
-        """Return the address or network that a connection counts for, ``None``: it has no limit of its own."""
-        return None if is_in(host, self._proxies) else network(host)
-
-    @property
-    def crowded(self) -> bool:
-        """Whether too many connections are open to send a refusal."""
-        return self.open > self._most + max(_LINGERING, self._most // _SHARE)
+CONTROL_FRAMES, CONTROL_BURST, MAX_FRAGMENTS = 100.0, 1_000.0, 1_000
+"""Pings and pongs of a WebSocket, per second and at once, and fragments of a message; more end it."""
 
 
-class _Counted(asyncio.Protocol):
-    def __init__(self, doors: Doors, **given: Any) -> None:
-        super().__init__(**given)
-        self._doors, self._host = doors, ""
+class MeteredConnection:
+    """One connection between its socket and the protocol above, of which it is the transport: what it costs is counted.
+
+    One that takes more than its own part of the event loop waits, unread, for its turn among all that do.
+    """
+
+    def __init__(self, doors: Doors, tls: Certificates | None = None, **given: Any) -> None:
+        """Serve HTTP, which may become a WebSocket."""
+        self._doors, self._tls, self._host, self._entered = doors, tls, "", False
+        self._protocol: Any = HttpConnection(**given)
+        self._transport: Any = None
+        self._own = Rate(OWN_SHARE, OWN_BURST_SECONDS)
+        self._held, self._paused, self._refused = bytearray(), False, False
+        self._turn: asyncio.Handle | asyncio.Task[None] | None = None
+        # bytes for the client so far; seconds to be added to the cost of the turn; the handshake of a WebSocket
+        self.written, self.charged, self._answered = 0, 0.0, True
+
+    def __getattr__(self, name: str) -> Any:
+        # all that costs nothing passes through
+        return getattr(self._protocol if name.endswith(("_writing", "eof_received")) else self._transport, name)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._host = _host(transport)
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._doors.leave(self._host)
-        super().connection_lost(exc)
-
-
-class SocketConnection(_Counted, WebSocketsSansIOProtocol):
-    """A connection of a WebSocket; it was counted as one for HTTP."""
-
-
-class HttpConnection(_Counted, H11Protocol):
-    """A connection for HTTP, which may become one for a WebSocket."""
-
-    def __init__(self, doors: Doors, *, entered: bool = False, **given: Any) -> None:
-        """Serve a connection; ``entered``: the doors have counted it."""
-        super().__init__(doors, **given)
-        self._entered, self._refused = entered, False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the connection, or refuse it."""
-        super().connection_made(transport)
-        error = None if self._entered else self._doors.enter(self._host)
-        if error is not None:
-            self._refused = True
-            if self._doors.crowded:
-                transport.abort()
-            else:
-                refuse(transport, error)
-
-    def data_received(self, data: bytes) -> None:
-        """Read data, unless the connection is refused."""
-        if not self._refused:
-            super().data_received(data)
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse data that is not HTTP, or end the connection if a response has begun."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
+        """Count the connection, or refuse it, and begin the handshake of TLS."""
+        peer = transport.get_extra_info("peername")
+        # an aborted socket has no address any more
+        self._transport, self._host, self._entered = transport, str(peer[0]) if peer else "", True
+        error = self._doors.enter(self._host)
+        if error is not None and (self._doors.crowded or self._tls is not None):
+            # before the handshake of TLS no response can be sent
+            self._transport.abort()
+        elif error is not None:
+            self.refuse(error)
+        elif self._tls is None:
+            self._protocol.connection_made(self)
         else:
-            self.transport.abort()
+            self.pause_reading()
+            self._turn = asyncio.get_running_loop().create_task(self._secure(self._tls))
 
-
-class TlsConnection(asyncio.Protocol):
-    """A connection that becomes one for HTTP when the handshake of TLS is done."""
-
-    def __init__(self, doors: Doors, context: Callable[[], ssl.SSLContext], **given: Any) -> None:
-        """Begin; ``context`` returns the one with the certificates of the moment."""
-        self._doors, self._context = doors, context
-        self._http = partial(HttpConnection, doors, entered=True, **given)
-        self._early: list[bytes] = []
-        self._task: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection, and begin the handshake."""
-        host = _host(transport)
-        if self._doors.enter(host) is not None:
-            # without TLS no response can be sent
-            self._doors.leave(host)
-            transport.abort()  # type: ignore[attr-defined]
-            return
-        transport.pause_reading()  # type: ignore[attr-defined]
-        self._task = asyncio.get_running_loop().create_task(self._begin(transport, host))
-
-    def data_received(self, data: bytes) -> None:
-        """Keep data that arrives before HTTP begins."""
-        self._early.append(data)
-
-    async def _begin(self, transport: Any, host: str) -> None:
-        loop = asyncio.get_running_loop()
+    async def _secure(self, tls: Certificates) -> None:
+        loop, seconds = asyncio.get_running_loop(), HANDSHAKE_SECONDS
         try:
             secured = await loop.start_tls(
-                transport, self, self._context(), server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+                self._transport, cast("Any", self), tls.contexts[-1], server_side=True, ssl_handshake_timeout=seconds
             )
         except (OSError, asyncio.CancelledError) as error:
             # errors of TLS too: no certificate, one of an unknown authority, or another protocol
-            log.info("A connection from %s was not secured: %s", host, error)
-            self._doors.leave(host)
-            return
+            log.info("A connection from %s was not secured: %s", self._host, error)
+            secured = None
         if secured is None or secured.is_closing():
-            self._doors.leave(host)
+            self.connection_lost(None)
             return
-        connection = self._http()
-        connection.app_state = {**connection.app_state, CERTIFICATE: common_name(secured)}
-        secured.set_protocol(connection)
-        connection.connection_made(secured)
-        if self._early:
-            connection.data_received(b"".join(self._early))
+        self._transport, self._turn = secured, None
+        self._protocol.app_state = {**self._protocol.app_state, "certificate": secured.get_extra_info("peercert")}
+        self._protocol.connection_made(self)
+        self.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand data over at once, or in later turns."""
+        if not self._refused:
+            self._held += data
+            if self._turn is None:
+                self._take()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count the connection out."""
+        self._held.clear()
+        if self._entered:
+            self._entered = False
+            self._doors.leave(self._host)
+            if self._protocol.transport is not None:
+                self._protocol.connection_lost(exc)
+
+    def write(self, data: bytes) -> None:
+        """Write data, and count them."""
+        self.written += len(data)
+        self._transport.write(data)
+        if not self._answered:
+            self._answered = True
+            self.resume_reading()
+
+    def close(self) -> None:
+        """Close the connection; a second time would take away the state of TLS, which is looked at until its end."""
+        if not self._transport.is_closing():
+            self._transport.close()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Hand over data to another protocol, and those that HTTP has not read, once it has answered the handshake."""
+        self._held[:0] = self._protocol.conn.trailing_data[0]
+        self._protocol, self._answered = protocol, False
+        self.pause_reading()
+
+    def pause_reading(self) -> None:
+        """Read nothing until the protocol resumes."""
+        self._paused = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again, once it is the turn of the connection."""
+        self._paused = False
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._take)
+
+    def refuse(self, error: DittoError) -> None:
+        """Send the reason to the client, and close the connection, of which nothing more is read."""
+        self._refused = True
+        self._held.clear()
+        body = msgspec.json.encode(error.to_dict())
+        headers = [("content-type", "application/json"), ("content-length", len(body)), ("connection", "close")]
+        status = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"
+        lines = [status, *(f"{name}: {value}" for name, value in (*headers, *error.headers)), "", ""]
+        self.write("\r\n".join(lines).encode() + body)
+        if not self._transport.can_write_eof():
+            self.close()
+            return
+        with suppress(OSError):
+            # closing would reset the connection before the client reads the response; it may already be gone
+            self._transport.write_eof()
+        asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._transport.abort)
+
+    def _take(self) -> None:
+        """Hand over data until the turn is over; then wait for the next one, or read more."""
+        self._turn = None
+        if self._paused or self._transport.is_closing():
+            return
+        protocol, spent = self._protocol, 0.0
+        while self._held and spent < TURN_SECONDS and self._protocol is protocol:
+            piece = bytes(self._held[:_PIECE])
+            del self._held[:_PIECE]
+            began = thread_time()
+            try:
+                protocol.data_received(piece)
+            except Exception as error:  # noqa: BLE001 - such as an assertion of a library that a client can break
+                if not self._doors.lines.take("", monotonic()):
+                    log.warning("Ending a connection from %s, whose data cannot be handled: %r", self._host, error)
+                self._held.clear()
+                self._transport.abort()
+            spent, self.charged = spent + thread_time() - began + self.charged, 0.0
+        now = monotonic()
+        wait = self._doors.loop.reserve("", now, spent) if self._own.take("", now, spent) else 0.0
+        if wait or (self._held and not self._paused):
+            self._transport.pause_reading()
+            self._turn = asyncio.get_running_loop().call_later(wait, self._take)
+        elif not self._paused:
+            self._transport.resume_reading()
 
 
-def refuse(transport: asyncio.Transport, error: DittoError) -> None:
-    """Send the reason to the client, and close the connection."""
-    body = msgspec.json.encode(error.to_dict())
-    headers = [("content-type", "application/json"), ("content-length", len(body)), ("connection", "close")]
-    lines = [f"HTTP/1.1 {error.status} {_REASON}", *(f"{name}: {value}" for name, value in (*headers, *error.headers))]
-    transport.write("\r\n".join([*lines, "", ""]).encode() + body)
-    if not transport.can_write_eof():
-        transport.close()
-        return
-    with suppress(OSError):
-        # closing immediately would reset the connection before the client reads the response; it may already be gone
-        transport.write_eof()
-    asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.abort)
+class HttpConnection(H11Protocol):
+    """The protocol of HTTP, until a request asks for a WebSocket."""
+
+    transport: MeteredConnection  # type: ignore[assignment]
+
+    def handle_events(self) -> None:
+        """Handle requests; one is refused by its head before that is parsed."""
+        if self.conn.their_state is h11.IDLE and (error := check_head(self.conn.trailing_data[0])):
+            self.transport.refuse(error)
+        else:
+            super().handle_events()
 
 
-def _host(transport: asyncio.BaseTransport) -> str:
-    """Return the address of a client as it connected; an aborted socket has none any more."""
-    peer = transport.get_extra_info("peername")
-    return str(peer[0]) if peer else ""
+def check_head(data: bytes) -> DittoError | None:
+    """Return why a request is refused by its head, of which at least a part is there, if so."""
+    target, _, rest = data.partition(b"\n")
+    if len(target) > MAX_TARGET_BYTES or target.count(b"&") >= MAX_PARAMETERS:
+        return target_too_long(MAX_TARGET_BYTES, MAX_PARAMETERS)
+    end = _END_OF_HEAD.search(rest)
+    many = rest.count(b"\n", 0, end.start() + 1 if end else len(rest)) > MAX_HEADERS
+    return too_many_headers(MAX_HEADERS) if many else None
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    """The protocol of a WebSocket; ``messages`` counts those that have arrived completely."""
+
+    transport: MeteredConnection  # type: ignore[assignment]
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._control = Rate(CONTROL_FRAMES, CONTROL_BURST)
+        self.messages = 0
+
+    def end(self, reason: str) -> None:
+        """Close the connection; the client gets the reason, if it reads."""
+        if self.conn.state is State.OPEN and self.writable.is_set():
+            self.conn.fail(CloseCode.POLICY_VIOLATION, reason)
+            self.handle_parser_exception()
+            self.frames = []
+        else:
+            self.transport.abort()
+
+    def handle_events(self) -> None:
+        """Handle frames; those that no client needs end the connection, and pongs that are not read are not sent."""
+        frames = [event for event in self.conn.events if isinstance(event, Frame)]
+        control = sum(frame.opcode in (Opcode.PING, Opcode.PONG) for frame in frames)
+        self.transport.charged += FRAME_SECONDS * len(frames)
+        self.messages += sum(frame.fin for frame in frames) - control
+        if not self.writable.is_set():
+            self.conn.data_to_send()
+        super().handle_events()
+        if self.conn.handshake_exc is not None:
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+        elif self._control.take("", monotonic(), control):
+            self.end(f"More than {CONTROL_FRAMES:g} pings and pongs per second.")
+        elif len(self.frames) > MAX_FRAGMENTS:
+            self.end(f"The message has more than {MAX_FRAGMENTS} fragments.")

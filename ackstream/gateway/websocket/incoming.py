@@ -33,7 +33,7 @@ from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, unknown_path, unknown_topic_path
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from ackstream.gateway.streaming import UnreadMessages
     from ackstream.protocol.ditto.twin.access import Access
@@ -209,10 +209,7 @@ class Searches:
     """Answers the search commands of one client; for the event loop of its session."""
 
     def __init__(
-        self,
-        ask: Callable[[Envelope], Awaitable[Envelope]],
-        unread: UnreadMessages,
-        start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        self, ask: Callable[..., Awaitable[Envelope]], unread: UnreadMessages, start: Callable[..., asyncio.Task[None]]
     ) -> None:
         """Serve a session: ``ask`` sends a query without headers for the client, ``start`` a task that ends with it."""
         self._ask = ask
@@ -244,8 +241,7 @@ class Searches:
                     self._put(searches.failed(identity, envelope.headers, searches.subscription_not_found(identity)))
 
     def _request(self, identity: str, demand: int, headers: dict[str, Any]) -> None:
-        search = self._open.get(identity)
-        if search is None:
+        if (search := self._open.get(identity)) is None:
             ended = self._ended.known(identity, time.monotonic())
             error = searches.subscription_cancelled() if ended else searches.subscription_not_found(identity)
             self._put(searches.failed(identity, headers, error))
@@ -264,7 +260,10 @@ class Searches:
                 if not search.demand:
                     search.requested.clear()
                     await asyncio.wait_for(search.requested.wait(), IDLE_SECONDS)
-                await self._page(search)
+                # one page at a time, in whichever search: each one waits until the client has read those before
+                async with self._turn:
+                    await self._unread.room()
+                    self._receive(search, await self._ask(search.query()))
         except asyncio.TimeoutError:
             self._fail(search, searches.subscription_timeout(search.identity))
         except DittoError as error:
@@ -272,12 +271,6 @@ class Searches:
         except Exception:
             log.exception("The search %s failed.", search.identity)
             self._fail(search, errors.internal_error())
-
-    async def _page(self, search: _OpenSearch) -> None:
-        # one page at a time, in whichever search: each one waits until the client has read those before
-        async with self._turn:
-            await self._unread.room()
-            self._receive(search, await self._ask(search.query()))
 
     def _receive(self, search: _OpenSearch, reply: Envelope) -> None:
         if reply.value is UNSET or reply.topic.criterion == "errors":

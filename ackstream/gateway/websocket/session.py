@@ -14,7 +14,7 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ackstream.gateway.access.authentication import SignedIn, check_labels, in_loop
-from ackstream.gateway.errors import body_too_large, error_message, internal_error, unavailable
+from ackstream.gateway.errors import binary_refused, body_too_large, error_message, internal_error, unavailable
 from ackstream.gateway.http import responses
 from ackstream.gateway.http.translation import check_parameters, new_id, read_request_headers
 from ackstream.gateway.middleware.commands import AdmissionOrder, admit
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ackstream.gateway.exchange import Dependencies
     from ackstream.gateway.middleware.audit import Attempt
     from ackstream.gateway.websocket.incoming import Control
-    from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream, Subscription
+    from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
 
 log = logging.getLogger(__name__)
 
@@ -49,17 +49,14 @@ FULL_SECONDS = 0.1
 STREAM_SECONDS = STREAM_TIMEOUT_MS / 1000
 _NORMAL, _INTERNAL_ERROR, _TRY_AGAIN_LATER = 1000, 1011, 1013
 _REASON_BYTES = 123
+_BINARY = error_message(binary_refused(), None)
 
 
 class SocketSession:
     """One client during its connection."""
 
     def __init__(
-        self,
-        websocket: WebSocket,
-        dependencies: Dependencies,
-        signed_in: Callable[..., SignedIn],
-        given: dict[str, Any],
+        self, websocket: WebSocket, dependencies: Dependencies, signed_in: Callable[..., Any], given: dict[str, Any]
     ) -> None:
         """Serve an accepted socket; ``given`` are headers of the connection, those of messages take precedence."""
         self._websocket = websocket
@@ -117,14 +114,15 @@ class SocketSession:
         code = _INTERNAL_ERROR
         try:
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
-                text = message.get("text")
-                if text is not None:
-                    if wait := self._dependencies.admission.limits.message(self._client.subjects[0]):
-                        # meanwhile nothing is read from the client
-                        await asyncio.sleep(wait)
-                    while self._streaming.full:  # noqa: ASYNC110 - another thread empties it
-                        # Kafka takes answers and events more slowly than the client sends them, or not at all
-                        await asyncio.sleep(FULL_SECONDS)
+                if wait := self._dependencies.admission.limits.message(self._client.subjects[0]):
+                    # meanwhile nothing is read from the client
+                    await asyncio.sleep(wait)
+                while self._streaming.full:  # noqa: ASYNC110 - another thread empties it
+                    # Kafka takes answers and events more slowly than the client sends them, or not at all
+                    await asyncio.sleep(FULL_SECONDS)
+                if (text := message.get("text")) is None:
+                    self._put(_BINARY)
+                else:
                     await self._take(text)
             code = _NORMAL
         finally:
@@ -158,20 +156,18 @@ class SocketSession:
 
     def _control(self, control: Control) -> None:
         try:
-            self._subscribe(*control.change())
+            stream, wanted = control.change()
+            subscriptions = {name: one for name, one in self._subscriber.subscriptions.items() if name != stream}
+            if wanted is None:
+                self._streaming.unsubscribe(self, stream)
+            else:
+                subscriptions[stream] = wanted
+                self._streaming.subscribe(self, stream)
+            self._subscriber = SubscriberState(self._subscriber.labels, subscriptions)
             self._put(f"{control.name}:ACK")
         except DittoError as error:
             identity = control.parameters.get(CORRELATION_ID) or self._given.get(CORRELATION_ID)
             self._put(error_message(error, None, identity))
-
-    def _subscribe(self, stream: Stream, wanted: Subscription | None) -> None:
-        subscriptions = {name: one for name, one in self._subscriber.subscriptions.items() if name != stream}
-        if wanted is None:
-            self._streaming.unsubscribe(self, stream)
-        else:
-            subscriptions[stream] = wanted
-            self._streaming.subscribe(self, stream)
-        self._subscriber = SubscriberState(self._subscriber.labels, subscriptions)
 
     async def _query(self, command: Envelope) -> Envelope:
         originator = {name: value for name, value in self._given.items() if name == ORIGINATOR}

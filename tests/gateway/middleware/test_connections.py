@@ -19,8 +19,10 @@ from websockets.sync.client import connect
 
 from ackstream.errors import SettingsError
 from ackstream.gateway import server
-from ackstream.gateway.middleware import connections
-from ackstream.gateway.middleware.connections import Certificates, Doors, check_transport
+from ackstream.gateway.middleware import admission, connections
+from ackstream.gateway.middleware.admission import Doors
+from ackstream.gateway.middleware.connections import check_transport
+from ackstream.gateway.server import Certificates
 from ackstream.settings import Gateway
 from ackstream.settings.gateway import GatewayTls
 from tests.gateway.access.test_authentication import USERS
@@ -193,7 +195,7 @@ def test_a_client_that_has_gone_before_http_begins_is_counted_out(
 ) -> None:
     # of a socket that its client has reset, the system knows no address
     monkeypatch.setattr("uvicorn.protocols.http.h11_impl.get_remote_addr", lambda _transport: None)
-    monkeypatch.setattr(connections, "network", lambda host: host or None)
+    monkeypatch.setattr(admission, "network", lambda host: host or None)
     with serving(**settings(authority), max_connections=8) as running:
         for _ in range(4):
             with httpx.Client(verify=trusting(authority), base_url=f"https://localhost:{running.port}") as client:
@@ -233,7 +235,7 @@ def test_a_certificate_that_changes_is_shown_to_new_connections_and_a_bad_one_ch
             second = shown(running, trusted)
             certificate = authority.ca.with_name("gateway.pem")
             certificate.write_text("-----BEGIN")
-            eventually(lambda: "keeping the current ones" in caplog.text, "a warning")
+            eventually(lambda: "earlier content stays in force" in caplog.text, "a warning")
             assert shown(running, trusted) == second
             open_.send("START-SEND-EVENTS")
             assert open_.recv() == "START-SEND-EVENTS:ACK"
@@ -319,8 +321,7 @@ def test_connections_end_with_their_certificates(
     own = trusting(authority, *authority.issue_pair("lamp"))
     with serving(**settings(authority, client_ca=authority.ca), **rules) as running, ExitStack() as stack:
         ended = certified(running, own, stack)
-        late = time.time() + 2 * 86_400
-        monkeypatch.setattr(connections, "time", lambda: late)
+        monkeypatch.setattr(server, "_seconds", lambda _: time.time() - 1)
         assert ended()
 
 

@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.middleware import edge
-from ackstream.gateway.middleware.connections import Doors
+from ackstream.gateway.middleware.admission import Doors
 from ackstream.gateway.middleware.edge import EVENT_LOOP, follow, unfollow
 from ackstream.gateway.page.live import KAFKA
 from ackstream.observe.endpoint import HEALTH
