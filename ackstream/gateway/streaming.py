@@ -74,12 +74,11 @@ class UnreadMessages:
         if self._waiting.full():
             self._overflow_now()
             return
+        self._waiting.put_nowait(message)
         if isinstance(message, str):
-            self._waiting.put_nowait(message)
             self._add(len(message))
         else:
             self._lengths[message] = 0
-            self._waiting.put_nowait(message)
             message.add_done_callback(self._made)
 
     async def room(self) -> None:

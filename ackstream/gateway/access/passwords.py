@@ -102,7 +102,6 @@ N, R, P = 2**14, 8, 1
 LENGTH = 32
 SALT_BYTES = 8
 _MEMORY = 64 * 1024 * 1024
-_FIELDS = 6
 
 
 class Account(NamedTuple):
@@ -229,16 +228,14 @@ def matches(password: str, hashed: str) -> bool:
 
 
 def _parts(hashed: str) -> tuple[int, int, int, bytes, bytes]:
-    kind, *numbers = hashed.split("$")
-    if kind != "scrypt" or len(numbers) + 1 != _FIELDS:
-        raise ValueError("expected scrypt$N$R$P$SALT$HASH")
-    *costs, salt, expected = numbers
-    try:
-        n, r, p = map(int, costs)
-        return n, r, p, b64decode(salt, validate=True), b64decode(expected, validate=True)
-    except ValueError:
-        # the text of the error would contain a part of the hash
-        raise ValueError("expected three numbers, and salt and hash in base64") from None
+    match hashed.split("$"):
+        case ["scrypt", n, r, p, salt, expected]:
+            try:
+                return int(n), int(r), int(p), b64decode(salt, validate=True), b64decode(expected, validate=True)
+            except ValueError:
+                # the text of the error would contain a part of the hash
+                raise ValueError("expected three numbers, and salt and hash in base64") from None
+    raise ValueError("expected scrypt$N$R$P$SALT$HASH")
 
 
 def _hash(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:

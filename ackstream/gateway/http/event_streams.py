@@ -238,13 +238,13 @@ class SearchEvents:
         self._exchange, self._command, self._new_id, self._limit = exchange, command, new_id, limit
         self._query: dict[str, Any] = msgspec.json.decode(command.value)  # type: ignore[arg-type]  # a search has one
         self._fields: str | None = self._query.get("fields")
+        self._options: list[str] = self._query.get("options", [])
         self._page: list[Any] = []
         self._cursor: str | None = None
 
     async def begin(self, last_id: str | None) -> Reply:
         """Retrieve the first page after a thing; 400: cursor and limit are for single pages, 429: too many searches."""
-        options: list[str] = self._query.get("options", [])
-        if any(option.strip().startswith(("cursor", "limit")) for option in options):
+        if any(option.strip().startswith(("cursor", "limit")) for option in self._options):
             raise option_invalid(
                 "A stream of search results goes from page to page by itself: use sort and size alone."
             )
@@ -266,10 +266,7 @@ class SearchEvents:
             if self._cursor is None:
                 return
             self._query.pop("after", None)
-            self._query["options"] = [
-                *(option for option in self._query.get("options", ()) if not option.startswith("cursor")),
-                f"cursor({self._cursor})",
-            ]
+            self._query["options"] = [*self._options, f"cursor({self._cursor})"]
             following = asyncio.ensure_future(self._in_turn())
             try:
                 while not (await asyncio.wait({following}, timeout=HEARTBEAT_SECONDS))[0]:

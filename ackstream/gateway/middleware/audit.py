@@ -234,14 +234,9 @@ class AuditTrail(Closing):
         self._producer = Connection(kafka).producer(self._topic, linger_ms=LINGER_MS)
         self._sender = ReliableSender(self._producer)
         self._audit = audit
-        audit.store(self.take, lambda: self.full)
+        audit.store(self.take, lambda: self._unstored >= MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="ackstream-audit", daemon=True)
         self._thread.start()
-
-    @property
-    def full(self) -> bool:
-        """Whether too many records wait to be stored."""
-        return self._unstored >= MAX_WAITING
 
     def take(self, row: AuditRow) -> None:
         """Store a record; may be called in any thread."""

@@ -22,7 +22,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.websockets import WebSocket
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ackstream.gateway.errors import authentication_failed, foreign_host, foreign_origin, foreign_site
@@ -217,10 +216,7 @@ class OriginCheck:
             await self._app(scope, receive, send)
             return
         self._refused(HTTPConnection(scope), error)
-        if scope["type"] == "websocket":
-            await WebSocket(scope, receive, send).send_denial_response(responses.of_error(error))
-        else:
-            await responses.of_error(error)(scope, receive, send)
+        await responses.of_error(error)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> DittoError | None:
         headers = Headers(scope=scope)

@@ -104,7 +104,7 @@ def test_a_full_trail_is_known_before_anything_is_done_and_is_bounded(
     store.away = True
     with trail() as (found, records):
         for number in range(100):
-            assert found.full is (number >= 10)
+            assert records._full() is (number >= 10)
             records.read_rules("file", None)
         assert found._unstored == 20
 
