@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
     from ackstream.gateway.middleware.admission import Doors
-    from ackstream.gateway.server import Certificates
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Gateway
 
@@ -81,8 +80,8 @@ class MeteredConnection:
     One that takes more than its own part of the event loop waits, unread, for its turn among all that do.
     """
 
-    def __init__(self, doors: Doors, tls: Certificates | None = None, **given: Any) -> None:
-        """Serve HTTP, which may become a WebSocket."""
+    def __init__(self, doors: Doors, tls: Any = None, **given: Any) -> None:
+        """Serve HTTP, which may become a WebSocket; ``tls`` are the ``Certificates`` of the server, if any."""
         self._doors, self._tls, self._host, self._entered = doors, tls, "", False
         self._protocol: Any = HttpConnection(**given)
         self._transport: Any = None
@@ -113,7 +112,7 @@ class MeteredConnection:
             self.pause_reading()
             self._turn = asyncio.get_running_loop().create_task(self._secure(self._tls))
 
-    async def _secure(self, tls: Certificates) -> None:
+    async def _secure(self, tls: Any) -> None:
         loop, seconds = asyncio.get_running_loop(), HANDSHAKE_SECONDS
         try:
             secured = await loop.start_tls(
