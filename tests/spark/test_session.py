@@ -144,7 +144,7 @@ def test_options_win_over_the_settings_and_these_over_the_defaults_of_the_user(t
     # as a job is started, with this program in its place
     code = (
         "from ackstream.local import submit; run = submit.run\n"
-        "submit.run = lambda command, environment: run([*command[:-1], 'program.py'], environment)\n"
+        "submit.run = lambda command, *more: run([*command[:-1], 'program.py'], *more)\n"
         "from ackstream.__main__ import main; main()"
     )
     finished = subprocess.run(
