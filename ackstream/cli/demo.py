@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
 import shlex
 import shutil
 import sys
@@ -12,15 +10,12 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kafka.errors import KafkaError
-from rich.text import Text
 
 from ackstream.cli.terminal import Interrupts
-from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError, LocalError, UnreachableError
 from ackstream.gateway import exchange as gateway
 from ackstream.gateway.server import Server
@@ -30,36 +25,19 @@ from ackstream.jobs.twin import job as twin
 from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR
-from ackstream.lake import tables
-from ackstream.lake.schemas import ALL_TABLES
 from ackstream.local.broker import Broker
 from ackstream.local.machine import is_free, locked, shared_with_tests
 from ackstream.local.secured import SecuredBroker
-from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from ackstream.settings import Gateway, Kafka, Lake
-from ackstream.spark.job import query_cause
-from ackstream.spark.progress import consumed_offsets
-from ackstream.spark.session import quiet_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
     from ackstream.settings import Settings
 
-traffic = shared_with_tests("demo/fleet.py")
-"""The devices, the commands to them, and the checks."""
-
 TOPICS = tuple(dict.fromkeys((*correlate.JOB.topics, *twin.JOB.topics, *archive.JOB.topics, *gateway.TOPICS)))
-DEVICES = 50
-START_SECONDS = 60.0
-CATCH_UP_SECONDS = 60.0
-GRACE_SECONDS = 60.0
-"""The lag of Spark that the requester tolerates; replies do not change, since the broker's clock decides."""
-
-POLL_SECONDS = 0.2
 
 
 def demo(settings: Settings, console: Console, number: int, rate: float, *, secure: bool = False) -> bool:
@@ -69,7 +47,8 @@ def demo(settings: Settings, console: Console, number: int, rate: float, *, secu
             with ExitStack() as stack:
                 try:
                     own = stack.enter_context(environment(settings, console, secure=secure))
-                    return _demo(own, console, number, rate, interrupts, stack)
+                    run = shared_with_tests("demo/course.py").run
+                    return bool(run(own, console, number, rate, interrupts, stack))
                 finally:
                     interrupts.ignore()
         except Exception as error:  # noqa: BLE001 - re-raised
@@ -86,110 +65,6 @@ def _reason(error: BaseException) -> BaseException:
         found = step if isinstance(step, AckstreamError) else found
         step = step.__context__
     return found
-
-
-def _demo(own: Settings, console: Console, number: int, rate: float, interrupts: Interrupts, stack: ExitStack) -> bool:
-    began = time.monotonic()
-    logs = own.local.data / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    # those of the libraries
-    form = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    logging.basicConfig(filename=logs / "demo.log", filemode="w", format=form)
-    logging.captureWarnings(capture=True)
-    how = "which was running" if own.kafka.topic_prefix else "started for the demo"
-    how += ", with a login for each party" * own.kafka.security.logs_in
-    console.print(f"Kafka at {own.kafka.bootstrap}, {how}", highlight=False)
-    console.print(f"To watch from another terminal: {_environment(own)}{invocation()} watch", highlight=False)
-    spark = stack.enter_context(quiet_session(own, "demo"))
-    # PySpark installs its own Ctrl-C handler
-    interrupts.listen()
-    with console.status("Starting the jobs"):
-        archiving = stack.enter_context(archive.JOB.running(spark, as_party(own, "archive")))
-        correlating = stack.enter_context(correlate.JOB.running(spark, as_party(own, "correlate")))
-        keeping = stack.enter_context(twin.JOB.running(spark, as_party(own, "twin")))
-        indexing = stack.enter_context(twin.INDEX.running(spark, as_party(own, "twin")))
-        # stop() waits for the running batch; after an error there is no point in that
-        process = spark.sparkContext._gateway.proc  # noqa: SLF001 - PySpark has no public way to end its JVM
-        stack.push(lambda kind, _error, _trace: process.kill() if kind else None)
-        healthy = partial(_check_health, [correlating, archiving, keeping, indexing], interrupts, own)
-        _wait(lambda: correlating.lastProgress is not None, healthy, START_SECONDS)
-        devices = traffic.fleet(DEVICES)
-        things = list(devices)
-        requester = stack.enter_context(Requester(as_party(own, "requester").kafka, grace=GRACE_SECONDS))
-        _create(requester, things, healthy)
-        address = stack.enter_context(serve_gateway(as_party(own, "gateway")))
-    asked = ",".join((TWIN_PERSISTED, *traffic.LABELS))
-    url = f"{address}/api/2/things/{things[-1]}/attributes/speed?timeout=10s&requested-acks={asked}"
-    console.print(
-        "Spark runs correlate (signals + acks → replies, ledger), archive (ledger → Delta tables)",
-        "and twin (commands → things, events)",
-        f"The gateway is at {address}: the live page at /, the API at /doc. Try it while commands are being sent:",
-        f"curl -X PUT '{url}' -H 'content-type: application/json' -d 42",
-        f"{len(devices)} devices; sending {number:,} commands, {rate:g} per second",
-        "",
-        sep="\n", soft_wrap=True, highlight=False, markup=False,
-    )  # fmt: skip
-    party = as_party(own, "responder")
-    handler = partial(traffic.respond, devices)
-    responder = stack.enter_context(Responder(party.kafka, handler=handler, labels=traffic.LABELS))
-    sent = traffic.send_all(requester, things, number, rate, console, healthy)
-    with console.status("Waiting for the last acknowledgements and for the tables"):
-        _wait(lambda: not (responder.statistics.delayed or responder.statistics.sending), healthy)
-        reads = {keeping: ("signals",), correlating: ("signals", "acks", "twin-acks"), archiving: ("ledger",)}
-        with connect_admin(own.kafka) as client:
-            complete = _wait(lambda: caught_up(client, own.kafka, reads), healthy, CATCH_UP_SECONDS)
-        findings = traffic.check(traffic.gather(spark, own, sent))
-        own_tables = [name for name, table in ALL_TABLES.items() if table.writer in ("archive", "twin")]
-        rows = {name: tables.read(spark, own.lake, name).count() for name in own_tables}
-    traffic.show(console, own, sent, devices, rows)
-    traffic.show_findings(console, findings, caught_up=complete)
-    traffic.title(console, "How to query them")
-    program = f"ACKSTREAM_LAKE_PATH={shlex.quote(own.lake.path)} {invocation()}"
-    question = "SELECT thing_id, status, count(*) AS n FROM outcomes WHERE status <> 200 GROUP BY ALL ORDER BY ALL"
-    for name, line in ("predefined questions", "outcomes slowest-labels"), ("SQL", f'sql "{question}"'):
-        console.print(Text(f"# {name}", style="dim"))
-        # unwrapped, so that it can be copied
-        console.print(f"{program} {line}", soft_wrap=True, highlight=False, markup=False)
-    console.print(f"\nThe whole demo took {time.monotonic() - began:.0f} s.", highlight=False)
-    return all(not finding.wrong for finding in findings)
-
-
-def _create(requester: Requester, things: Sequence[str], healthy: Callable[[], None]) -> None:
-    futures = [
-        requester.send(Command.create_thing(thing_id), acks=[TWIN_PERSISTED], timeout=START_SECONDS)
-        for thing_id in things
-    ]
-    _wait(lambda: all(future.done() for future in futures), healthy)
-    for reply in (future.result() for future in futures):
-        if not reply.ok:
-            raise AckstreamError(f"The twin did not create {reply.envelope.topic.thing_id}: {reply.explanation}")
-
-
-def _check_health(queries: Sequence[StreamingQuery], interrupts: Interrupts, own: Settings) -> None:
-    interrupts.check()
-    for query in queries:
-        if not query.isActive:
-            why = query_cause(str(query.exception() or "without an error")).strip().partition("\n")[0]
-            log = own.local.data / "logs" / "spark-demo.log"
-            raise AckstreamError(f"The job {query.name} has stopped unexpectedly: {why} (see {log}).")
-
-
-def _wait(done: Callable[[], bool], healthy: Callable[[], None], seconds: float = math.inf) -> bool:
-    until = time.monotonic() + seconds
-    while not (found := done()) and time.monotonic() < until:
-        healthy()
-        time.sleep(POLL_SECONDS)
-    return found
-
-
-def caught_up(client: Any, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[str, ...]]) -> bool:
-    """Return whether each query has read its topics to the end, in order, since each writes the input of the next."""
-    for query, names in queries.items():
-        ends = topics.ends(client, topics.of_topics(client, map(kafka.topic, names)))
-        consumed = consumed_offsets(query)
-        if any(consumed.get(partition, 0) < end for partition, end in ends.items()):
-            return False
-    return True
 
 
 @contextmanager
@@ -282,13 +157,6 @@ def serve_gateway(settings: Settings) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
-
-
-def _environment(own: Settings) -> str:
-    """Return the variable that another terminal needs to reach the Kafka of the demo, as a shell takes it."""
-    if own.kafka.security.logs_in:
-        return f"ACKSTREAM_CONF={SecuredBroker(own).settings_file(OPERATOR)} "
-    return own.kafka.topic_prefix and f"ACKSTREAM_KAFKA_TOPIC_PREFIX={own.kafka.topic_prefix} "
 
 
 def invocation() -> str:
