@@ -20,31 +20,31 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (1_991, 9),
-    "protocol": (6_433, 30),
-    "kafka": (1_960, 8),
-    "spark": (3_196, 12),
-    "lake": (1_788, 9),
+    "settings": (2_001, 9),
+    "protocol": (6_464, 30),
+    "kafka": (1_955, 8),
+    "spark": (3_197, 12),
+    "lake": (1_778, 9),
     "jobs": (10_672, 38),
-    "client": (10_406, 40),
+    "client": (10_357, 40),
     "observe": (1_455, 7),
-    "gateway": (5_551, 22),
-    "connectivity": (4_245, 15),
-    "aio": (602, 2),
+    "gateway": (5_580, 22),
+    "connectivity": (4_326, 15),
+    "aio": (601, 2),
     "testing": (797, 4),
-    "local": (1_291, 5),
-    "cli": (2_407, 8),
-    "": (183, 3),
+    "local": (1_311, 5),
+    "cli": (2_252, 8),
+    "": (194, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_977, 212
+LINES, MODULES = 52_940, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_996
+CORE_LINES = 34_979
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 
