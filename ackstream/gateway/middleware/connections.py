@@ -147,7 +147,9 @@ class MeteredConnection:
                 self._protocol.connection_lost(exc)
 
     def write(self, data: bytes) -> None:
-        """Write data, and count them."""
+        """Write data, and count them; after the end of a connection asyncio would log each."""
+        if self._transport.is_closing():
+            return
         self.written += len(data)
         self._transport.write(data)
         if not self._answered:

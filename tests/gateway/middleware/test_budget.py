@@ -329,6 +329,9 @@ class Socket:
     def abort(self) -> None:
         self.closing = True
 
+    def write(self, _data: bytes) -> None:
+        assert not self.closing
+
 
 class Taken:
     """A protocol that has the work of a given time with each piece."""
@@ -443,3 +446,17 @@ def test_data_that_a_library_cannot_handle_end_their_connection_and_leave_few_li
     asyncio.run(run())
     assert len(log.records) == 10
     assert not [record for record in log.records if record.exc_info]
+
+
+def test_nothing_is_written_after_the_end_of_a_connection(made: Any) -> None:
+    """Else asyncio writes a line of the log for each time."""
+
+    async def run() -> None:
+        connection, _, below = made(Doors(100), 0.0)
+        connection.write(b"1")
+        below.closing = True
+        for _ in range(10):
+            connection.write(b"2")
+        assert connection.written == 1
+
+    asyncio.run(run())
