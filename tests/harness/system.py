@@ -117,8 +117,12 @@ class System:
         return {"topic": topic, "headers": {"correlation-id": correlation_id}, "path": "/", "status": status}
 
     def answer(self, correlation_id: str, value: Any) -> int:
-        """Send what the twin answers to the first signal of a correlation-id; return the broker's time of it."""
-        asked = next(record for record in self.records("signals") if _correlation_id(record) == correlation_id)
+        """Send what the twin answers to the first signal of a correlation-id, once it is there; return the time."""
+
+        def asking() -> Any:
+            return next((each for each in self.records("signals") if _correlation_id(each) == correlation_id), None)
+
+        asked = eventually(asking, f"a signal {correlation_id}")
         identity = reply_id(correlation_id, asked.topic, asked.partition, asked.offset)
         return self.send("twin-acks", value, {"reply-id": identity.encode()})
 
