@@ -49,7 +49,7 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
 class AsyncPublisher(AsyncClient[sdk.Publisher]):
     """The twin of :class:`Publisher`. Messages have the order in which :meth:`publish` is called.
 
-    While the window is full, or readers are too far behind, ``publish`` waits. A cancelled call may have published.
+    While the window is full, or readers are behind, ``publish`` waits, not the loop; if cancelled, it may have sent.
     """
 
     _kind = sdk.Publisher

@@ -88,11 +88,10 @@ class Endpoint:
         self._queue = Queue(rules, self._record, self._segments)
         self._queue.full = self._is_full
         self._subject_bytes = 0
-        self._now = 0
+        self._now, self._most = 0, PIECE
         self.answers: list[queues.QueueAnswer] = []
         self.events: list[Event] = []
         self.unreadable: list[Unreadable] = []
-        self._most = PIECE
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
@@ -142,9 +141,10 @@ class Endpoint:
         yield from self._pass_time(watermark)
         records: list[Arrival | ConsumerReport] = [*arrivals, *reports]
         for timestamp, record in timed(records, coordinates):
-            yield from self._pass_time(timestamp)
+            yield from self._pass_time(timestamp) if timestamp > self._now else ()
             guarded(record, self._take, self._fail)
-            yield from self._in_pieces(self._queue.dispatch, self._now)
+            self._queue.dispatch(self._now)
+            yield from self._in_pieces(self._queue.dispatch, self._now) if self._is_full() else ()
 
     def take(self) -> tuple[list[queues.QueueAnswer], list[Unreadable], list[Event]]:
         """Return answers, unreadable records and events, which are the caller's from now on."""

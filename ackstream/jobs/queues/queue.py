@@ -155,7 +155,7 @@ class Queue:
         """Advance the time, then deliver messages, oldest first, while a consumer has room."""
         self.advance(now)
         passed: list[tuple[int, str]] = []
-        while not self.full() and (message := self._next()) is not None:
+        while (message := self._next()) is not None and not self.full():
             if self.consumers and self.consumers.keys() <= message.unreadable:
                 self._wait_for_readers(message, now)
                 continue
@@ -340,13 +340,13 @@ class Queue:
 
     def advance(self, now: int) -> None:
         """Advance the time: leases and delays end, and messages without a holder expire."""
-        while not self.full():
+        while True:
             at, name = self._timers[0] if self._timers else (now + 1, "")
             due = self._segments.next_time
             if due is not None and due <= min(now, at):
                 self._take_back(self._segments.take_due(min(now, due + STEP_MS)))
                 continue
-            if at > now:
+            if at > now or self.full():
                 break
             heapq.heappop(self._timers)
             message = self.messages.get(name)
