@@ -40,6 +40,7 @@ UNUSED = {
     "to-external-": "the translation of headers at Ditto's edge: replies carry a list of headers of their own here",
     "other-nonditto-error": "asking correlate fails with a Ditto error or not at all",
     "kafka-dryrun": "connections have no dry run",
+    "kafka-rejected-error": "a rejected record fails no stream here: it is tried again by itself",
 }
 """Ids, or their beginnings, and why no test uses them. Programming errors of Java (null arguments) are left out."""
 

@@ -35,7 +35,6 @@ from ackstream.connectivity.transports.kafka import (
 )
 from ackstream.connectivity.transports.transport import OutgoingMessage, Published, redelivers
 from ackstream.errors import UnreachableError
-from ackstream.protocol.errors import kafka_message_rejected
 from ackstream.settings import Kafka
 from ackstream.settings.connections import KafkaConnection
 from tests.prose import covers, each
@@ -67,13 +66,6 @@ def test_prose_expired_records(given_: dict[str, Any], expect: dict[str, Any]) -
 @pytest.mark.parametrize("headers", [{}, {"ttl": "1"}, {"creation-time": "0"}, {"creation-time": "x", "ttl": "1"}])
 def test_without_both_headers_nothing_expires(headers: dict[str, str]) -> None:
     assert not expired(headers, 1e15)
-
-
-@each("settlement", "kafka-rejected-error")
-def test_prose_the_error_of_a_rejected_record(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    assert given_
-    error = kafka_message_rejected("in-1-7")
-    assert {name: getattr(error, name) for name in expect["error"]} == expect["error"]
 
 
 @covers("protocol_acks", "kafka-issued-ack-debug")
