@@ -103,7 +103,11 @@ class HttpPublisher(transport.TargetPublisher):
     @property
     def connected(self) -> bool:
         """Whether the service wants requests now, according to its last ``Retry-After``."""
-        return time.monotonic() >= _RESUMES.get(self._url, 0.0)
+        return not self._wait
+
+    @property
+    def _wait(self) -> float:
+        return max(0.0, _RESUMES.get(self._url, 0.0) - time.monotonic())
 
     @staticmethod
     def quoted(text: str) -> str:
@@ -133,7 +137,7 @@ class HttpPublisher(transport.TargetPublisher):
 
     def _work(self, line: _Line) -> None:
         while (entry := self._queue.get()) is not None:
-            if self._halted.wait(max(0.0, _RESUMES.get(self._url, 0.0) - time.monotonic())):
+            if self._halted.wait(self._wait):
                 continue
             message, done = entry
             result = self._published(line, message)
