@@ -293,7 +293,10 @@ def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeou
 
 
 def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[readers.KnownReader]:
-    """Return all known readers, also temporary ones, the longest silent first (:func:`delete_durable_subscription`)."""
+    """Return the readers that are known, temporary ones too, the one that was silent for longest first.
+
+    Parameters and errors are those of :func:`delete_durable_subscription`, which takes a name besides.
+    """
     connection = connection_of(bootstrap_servers)
     # by number of the question: it is repeated, and a reader may be in another part of the answer by then
     answers: defaultdict[int, Parts[readers.KnownReaders]] = defaultdict(Parts)

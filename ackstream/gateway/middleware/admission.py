@@ -49,7 +49,7 @@ ANONYMOUS = "anonymous"
 """All clients of a gateway without authentication, which are on its machine and have no limit."""
 
 _LINGERING = 20
-"""As many may do so at any time; where there may be many connections, a quarter of them."""
+"""Refused connections that may be open to read why; where there may be many connections, a quarter of them."""
 
 _SHARE = 4
 """One address may have this part of all connections; this machine, where a proxy may be, has no such limit."""
