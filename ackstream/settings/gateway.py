@@ -31,7 +31,10 @@ class GatewayTls(Part):
         found = Tls.model_construct(
             ca=self.client_ca, certificate=self.certificate, key=self.key, key_password=self.key_password
         )
-        return found.server_context()
+        context = found.server_context()
+        # they arrive after the handshake: a client that reads in one thread while another one writes can lose both
+        context.num_tickets = 0
+        return context
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -161,6 +161,19 @@ def settings(authority: Authority, **more: Any) -> dict[str, Any]:
     return {"tls": {"certificate": certificate, "key": key, **more}}
 
 
+def test_nothing_follows_a_handshake_that_a_thread_could_read_while_another_one_writes(authority: Authority) -> None:
+    trusted = trusting(authority)
+    with (
+        serving(**settings(authority)) as running,
+        running.raw() as plain,
+        trusted.wrap_socket(plain, server_hostname="localhost") as client,
+    ):
+        client.sendall(b"OPTIONS / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert client.recv(65_536)
+        assert client.version() == "TLSv1.3"
+        assert client.session is None or not client.session.has_ticket
+
+
 def shown(running: Any, context: ssl.SSLContext) -> int:
     """Return the serial number of the certificate that a new connection is shown."""
     with (
