@@ -321,8 +321,10 @@ class Endpoint:
             if event.event == "left":
                 del self._locations[event.message]
                 self._subject_bytes -= location.subject_bytes
-            known = msgspec.structs.asdict(location) | {"consumer": event.consumer or location.consumer}
-            event = msgspec.structs.replace(event, **known)
+            known = event.consumer or location.consumer, location.count, event.outcome, event.reason
+            at = location.topic, location.partition, location.offset, location.batch
+            head = event.queue, event.message, event.at, event.event
+            event = Event(*head, *known, *at, location.subject, location.received_at)
         self.events.append(event)
 
     def _deliver(self, message: str, consumer: str, location: MessageLocation) -> None:

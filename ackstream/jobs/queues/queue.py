@@ -406,7 +406,7 @@ class Queue:
         self._early, self._order, self._turn = state.early, state.order, state.turn
         self._unreadable = {message.id for message in state.messages if message.given_up_at}
         for message in state.messages:
-            ends = [*message.holders.values(), message.expires_at, message.not_before]
+            ends = *message.holders.values(), message.expires_at, message.not_before
             self._timers += [(end, message.id) for end in ends if end]
             if not message.not_before and not message.holders:
                 self._waiting.append((message.order, message.id))

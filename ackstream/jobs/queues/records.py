@@ -22,7 +22,7 @@ ReturnReason: TypeAlias = SampleOutcome | UnboundReason | Literal["lease", "unav
 EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """An event of a message: a row of ``queue_events``. Times are epoch milliseconds.
 
     :ivar consumer: the consumer that received, held or settled it
@@ -60,7 +60,7 @@ def message_id(topic: str, partition: int, offset: int) -> str:
     return f"{topic}-{partition}-{offset}"
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class Arrival(msgspec.Struct, frozen=True, gc=False):
     """A message of the table ``messages``, identified in a queue by its Kafka coordinates."""
 
     timestamp: int
@@ -79,7 +79,7 @@ class Arrival(msgspec.Struct, frozen=True):
         return message_id(self.topic, self.partition, self.offset)
 
 
-class ConsumerReport(msgspec.Struct, frozen=True):
+class ConsumerReport(msgspec.Struct, frozen=True, gc=False):
     """A record of a consumer, not decoded; ``value`` is ``None`` if it was too large to be read."""
 
     timestamp: int

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Row = tuple["QueuedMessage", "MessageLocation"]
 
 
-class QueuedMessage(msgspec.Struct, array_like=True):
+class QueuedMessage(msgspec.Struct, array_like=True, gc=False):
     """A message in the queue.
 
     :ivar deliveries: those that the application of a consumer got, or may still get
@@ -49,7 +49,7 @@ class QueuedMessage(msgspec.Struct, array_like=True):
     given_up_at: int = 0
 
 
-class MessageLocation(msgspec.Struct, array_like=True):
+class MessageLocation(msgspec.Struct, array_like=True, gc=False):
     """Where a queued message is stored, and its last delivery."""
 
     topic: str
