@@ -101,6 +101,8 @@ class ReaderLink:
         name, limits = f"ackstream-reader-{self._start.reader}", {"timeout_ms": POLL_MS, "max_records": MAX_RECORDS}
         self.link.start(name, self._receive, self._step, guard=self._life.guard, **limits)
         if not self._started.wait(timeout):
+            if self._life.error is not None:
+                raise self._life.error
             if self._failure is not None:
                 raise failure(self._kafka, self._failure) from self._failure
             raise settle_silent(f"The start of {self._start.reader} was not answered", timeout)
@@ -184,6 +186,9 @@ class ReaderLink:
         """Start anew with a later epoch than that of an earlier reader, whose clock may have been ahead."""
         # two readers that start at the same time may receive the same answer: one must be later
         later = epoch + 1 + time.time_ns() % 1_000
+        if later >= 2**63:
+            self._life.fail(TakenOverError("No epoch is greater: remove the reader (`ackstream readers forget`)."))
+            return
         self._start = self._history.start = msgspec.structs.replace(self._start, epoch=later)
         self._answer = Parts()
         self._session.lapse()

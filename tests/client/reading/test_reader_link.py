@@ -420,6 +420,17 @@ def test_a_reader_whose_clock_is_behind_takes_a_later_epoch_than_settle_knows() 
     assert history.reports["w"]._reader.epoch == history.start.epoch
 
 
+def test_a_reader_whose_name_has_the_greatest_epoch_ends_with_the_way_out() -> None:
+    link = _Link(_Consumer([], committed=None, deleted=0, apart_ms=1), ())
+    link.answers = deque([_answer(epoch=2**63 - 1)])
+    history = ReaderHistory(
+        ReaderQos(), ReaderStart("billing", 1), wanted=lambda _: True, on_acknowledged=lambda *_: None
+    )
+    errors: list[Exception] = []
+    with pytest.raises(TakenOverError, match="readers forget"):
+        _session(link, history, errors).begin(0.0)
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [(_answer(epoch=2), "Another reader has started as billing"), (ReaderRemoved("billing", 0, 1, 1), "was removed")],
