@@ -101,7 +101,8 @@ class Endpoint:
         self._now, self._sessions = state.now, state.sessions
         self._locations.update(state.locations)
         self._segments.load(state.segments)
-        self._subject_bytes = sum(at.subject_bytes for at in state.locations.values()) + self._segments.subject_bytes
+        subjects = sum(len(at.subject or "") for at in state.locations.values())
+        self._subject_bytes = subjects + self._segments.subject_bytes
         self._queue.load(state.queue)
 
     def dump(self) -> tuple[int, bytes] | None:
@@ -141,10 +142,12 @@ class Endpoint:
         yield from self._pass_time(watermark)
         records: list[Arrival | ConsumerReport] = [*arrivals, *reports]
         for timestamp, record in timed(records, coordinates):
-            yield from self._pass_time(timestamp) if timestamp > self._now else ()
+            if timestamp > self._now:
+                yield from self._pass_time(timestamp)
             guarded(record, self._take, self._fail)
             self._queue.dispatch(self._now)
-            yield from self._in_pieces(self._queue.dispatch, self._now) if self._is_full() else ()
+            if self._is_full():
+                yield from self._in_pieces(self._queue.dispatch, self._now)
 
     def take(self) -> tuple[list[queues.QueueAnswer], list[Unreadable], list[Event]]:
         """Return answers, unreadable records and events, which are the caller's from now on."""
@@ -321,10 +324,12 @@ class Endpoint:
             if event.event == "left":
                 del self._locations[event.message]
                 self._subject_bytes -= location.subject_bytes
-            known = event.consumer or location.consumer, location.count, event.outcome, event.reason
-            at = location.topic, location.partition, location.offset, location.batch
-            head = event.queue, event.message, event.at, event.event
-            event = Event(*head, *known, *at, location.subject, location.received_at)
+            # five times as fast as a copy of its fields by their names
+            event = Event(
+                event.queue, event.message, event.at, event.event, event.consumer or location.consumer, location.count,
+                event.outcome, event.reason, location.topic, location.partition, location.offset, location.batch,
+                location.subject, location.received_at,
+            )  # fmt: skip
         self.events.append(event)
 
     def _deliver(self, message: str, consumer: str, location: MessageLocation) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ackstream.jobs.queues.records import Cause, Event
 from ackstream.jobs.queues.state import SEGMENT, Consumer, QueuedMessage, QueueState, Segments, choose
@@ -172,7 +172,7 @@ class Queue:
             if self._rules.at_most_once:
                 # it stays in the consumers' backlogs until they settle it
                 del self.messages[message.id]
-                self._report(message, now, "left", outcome="settled", reason="sent")
+                self._report(message, now, "left", None, "settled", "sent")
         for place in passed:
             heapq.heappush(self._waiting, place)
 
@@ -299,7 +299,7 @@ class Queue:
     ) -> None:
         if holder in message.holders:
             del message.holders[holder]
-            self._report(message, cause.at, "returned", holder, reason=cause.reason)
+            self._report(message, cause.at, "returned", holder, None, cause.reason)
             message.deliveries -= not handed_out
         self._release(holder, message.id)
         if message.holders:
@@ -325,12 +325,18 @@ class Queue:
         self._unreadable.discard(message.id)
         for holder in message.holders:
             self._release(holder, message.id)
-        self._report(message, cause.at, "left", cause.consumer, outcome=how, reason=reason)
+        self._report(message, cause.at, "left", cause.consumer, how, reason)
 
     def _report(
-        self, message: QueuedMessage, at: int, event: EventKind, consumer: str | None = None, **why: Any
+        self,
+        message: QueuedMessage,
+        at: int,
+        event: EventKind,
+        consumer: str | None,
+        outcome: str | None = None,
+        reason: str | None = None,
     ) -> None:
-        self._notify(Event(self._rules.name, message.id, at, event, consumer, message.deliveries, **why))
+        self._notify(Event(self._rules.name, message.id, at, event, consumer, message.deliveries, outcome, reason))
 
     def _release(self, consumer: str, message: str) -> None:
         if consumer in self.consumers:
@@ -405,11 +411,13 @@ class Queue:
         self.consumers = {consumer.name: consumer for consumer in state.consumers}
         self._early, self._order, self._turn = state.early, state.order, state.turn
         self._unreadable = {message.id for message in state.messages if message.given_up_at}
-        for message in state.messages:
-            ends = *message.holders.values(), message.expires_at, message.not_before
-            self._timers += [(end, message.id) for end in ends if end]
-            if not message.not_before and not message.holders:
-                self._waiting.append((message.order, message.id))
+        self._timers = [
+            (end, one.id)
+            for one in state.messages
+            for end in (*one.holders.values(), one.expires_at, one.not_before)
+            if end
+        ]
+        self._waiting = [(one.order, one.id) for one in state.messages if not (one.not_before or one.holders)]
         # a sorted list is a heap
         self._timers.sort()
         self._waiting.sort()
