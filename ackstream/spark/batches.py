@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -83,9 +84,15 @@ class _Writer:
 @contextmanager
 def threads(spark: SparkSession, count: int) -> Iterator[Callable[[Work], Future[None]]]:
     """Yield a function that starts work beside the batch; the block ends when all work has ended."""
+
+    def run(work: Work) -> None:
+        # Delta asks the thread of the JVM for it, where it has to read a log
+        type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001
+        work()
+
     with ThreadPoolExecutor(count, thread_name_prefix="ackstream-batch") as pool:
         # with the query's job group, so that stopping the query stops them; and with the log fields of this thread
-        yield lambda work: pool.submit(copy_context().run, inheritable_thread_target(spark)(work))
+        yield lambda work: pool.submit(copy_context().run, inheritable_thread_target(spark)(partial(run, work)))
 
 
 def at_once(spark: SparkSession, works: Sequence[Work]) -> None:

@@ -141,7 +141,7 @@ class Checkpoint:
     @property
     def remembered(self) -> dict[str, Any]:
         """The content of :data:`REMEMBERED`; empty before the first start of a query."""
-        found: dict[str, Any] = json.loads(self.read(REMEMBERED)) if self.exists(REMEMBERED) else {}
+        found: dict[str, Any] = self._parse(REMEMBERED, json.loads) if self.exists(REMEMBERED) else {}
         return found
 
     @property
@@ -166,7 +166,7 @@ class Checkpoint:
         """The query and its newest planned batch; ``None`` before the first batch."""
         if not self.exists("metadata"):
             return None
-        query_id, batch = json.loads(self.read("metadata"))["id"], self.last("offsets")
+        query_id, batch = self._parse("metadata", json.loads)["id"], self.last("offsets")
         return None if batch < 0 else Planned(query_id, batch, not self.exists(f"commits/{batch}"))
 
     def planned_end(self, batch: int, topic: str) -> int:
@@ -175,11 +175,26 @@ class Checkpoint:
 
     def planned_ends(self, batch: int) -> list[dict[str, Any]]:
         """Return the offsets at which a batch ends, of each source that has any, in the source's own form."""
-        _, _, *sources = self.read(f"offsets/{batch}").splitlines()
-        return [json.loads(source) for source in sources if source.startswith("{")]
+        found: list[dict[str, Any]] = self._parse(f"offsets/{batch}", _ends)
+        return found
+
+    def _parse(self, name: str, parse: Callable[[str], Any]) -> Any:
+        try:
+            return parse(self.read(name))
+        except ValueError as error:
+            raise StartError(
+                f"The file {self.path(name)} is damaged ({error}), by a full disk or a power failure: put a copy of the"
+                " checkpoint back, or start with a new one. See docs/troubleshooting.md."
+            ) from None
 
     def _path(self, name: str = "") -> Any:
         return locate(self._spark, self.path(name))[1]
+
+
+def _ends(text: str) -> list[dict[str, Any]]:
+    """Read a file of Spark's log of offsets: a version, metadata, then the offsets of each source."""
+    _, _, *sources = text.splitlines()
+    return [json.loads(source) for source in sources if source.startswith("{")]
 
 
 def is_new_checkpoint(spark: SparkSession, location: str) -> bool:

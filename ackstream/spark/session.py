@@ -58,6 +58,9 @@ def session(
     Under ``spark-submit``, it sets master, memory and conf. Otherwise they come from the settings, which win over
     ``conf/spark-defaults.conf``; ``jars`` must be known before the JVM starts.
     """
+    for key, value in FIXED.items():
+        if (given := settings.spark.conf.get(key, value)) != value:
+            raise StartError(f"The setting spark.conf has {key} = {given}: remove it. Stored values need {value}.")
     submitted, entries = SUBMITTED in os.environ, {"spark.app.name": name}
     own: Mapping[str, str]
     if submitted:
@@ -98,8 +101,13 @@ def _launch(entries: Mapping[str, str]) -> None:
                 os.environ[ARGUMENTS] = before
 
 
-FIXED = {"spark.sql.variable.substitute": "false"}
-"""Entries that cannot be overridden: without this one, Spark replaces ``${env:NAME}`` in any text it reads as SQL."""
+FIXED = {
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "false",
+}
+"""Entries that cannot be overridden: stored values would depend on them. Without the first one, Spark replaces
+``${env:NAME}`` in any text that it reads as SQL."""
 
 
 def locate(spark: SparkSession, name: str) -> tuple[Any, Any]:

@@ -86,3 +86,16 @@ def test_a_checkpoint_keeps_the_last_batches_alone(spark: SparkSession, tmp_path
     query.trigger(availableNow=True).start().awaitTermination()
     kept = sorted(int(path.name) for path in (tmp_path / "checkpoint/offsets").iterdir() if path.name.isdecimal())
     assert (kept[-1], len(kept) <= 21) == (29, True)
+
+
+@pytest.mark.parametrize("text", ["", "v1\n", "v1\n{}\n{broken"])
+def test_a_damaged_file_of_a_checkpoint_is_named_with_the_way_out(
+    spark: SparkSession, tmp_path: Path, text: str
+) -> None:
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    for name in ("metadata", "offsets/4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    for read in (lambda: checkpoint.planned_ends(4), lambda: checkpoint.planned):
+        with pytest.raises(StartError, match=f"The file {tmp_path}/.* is damaged .* put a copy of the checkpoint back"):
+            read()

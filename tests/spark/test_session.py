@@ -16,7 +16,8 @@ import pytest
 from ackstream.errors import StartError
 from ackstream.local import jars
 from ackstream.local.submit import SECRET
-from ackstream.spark.session import check_disks
+from ackstream.settings import Settings
+from ackstream.spark.session import FIXED, check_disks, session
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -173,3 +174,12 @@ def test_a_lake_on_a_disk_without_hard_links_is_refused_with_the_key_to_set(
     monkeypatch.setattr(os, "link", mock.Mock(side_effect=[None, refused]))
     with pytest.raises(StartError, match=r"Set lake.checkpoints to a disk that has them \(ext4, XFS, APFS, NFS"):
         check_disks(spark, lake)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("spark.sql.session.timeZone", "Asia/Tokyo"), ("spark.sql.caseSensitive", "TRUE")]
+)
+def test_an_entry_on_which_stored_values_would_depend_is_refused_before_spark_starts(key: str, value: str) -> None:
+    settings = Settings.model_validate({"spark": {"conf": {key: value}}})
+    with pytest.raises(StartError, match=f"spark.conf has {key} = {value}: remove it. Stored values need {FIXED[key]}"):
+        session(settings, "x")

@@ -179,7 +179,8 @@ def projected(records: DataFrame) -> DataFrame:
         "key": F.col("found")[record_headers.KEY],
         # functions over arrays are slow: only records with headers of their own pay for them
         "headers": F.when(F.size("headers") > count, own),
-        "day": F.to_date("timestamp"),
+        # whatever the session's time zone is
+        "day": F.expr(f"date_from_unix_date(CAST(floor(unix_millis(timestamp) / {DAY_MS}) AS INT))"),
         **{name: F.lit(None).cast(table.schema[name].dataType) for name in ("batch", "query_id", "reason")},
     }
     metadata = {"timestamp": F.unix_millis("timestamp"), "size": F.coalesce(F.length("value"), F.lit(0)), **texts}

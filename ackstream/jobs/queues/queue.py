@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.queues.records import Cause, Event
 from ackstream.jobs.queues.state import SEGMENT, Consumer, QueuedMessage, QueueState, Segments, choose
@@ -327,16 +327,8 @@ class Queue:
             self._release(holder, message.id)
         self._report(message, cause.at, "left", cause.consumer, how, reason)
 
-    def _report(
-        self,
-        message: QueuedMessage,
-        at: int,
-        event: EventKind,
-        consumer: str | None,
-        outcome: str | None = None,
-        reason: str | None = None,
-    ) -> None:
-        self._notify(Event(self._rules.name, message.id, at, event, consumer, message.deliveries, outcome, reason))
+    def _report(self, message: QueuedMessage, at: int, event: EventKind, consumer: str | None, *why: Any) -> None:
+        self._notify(Event(self._rules.name, message.id, at, event, consumer, message.deliveries, *why))
 
     def _release(self, consumer: str, message: str) -> None:
         if consumer in self.consumers:

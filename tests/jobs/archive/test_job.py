@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import deltalake
@@ -104,6 +106,23 @@ def test_copies_within_a_batch_and_across_batches_stay_out(spark: SparkSession, 
     wanted = expected(1, 2, 3, 4, 5)
     wanted["acknowledgements"] += ["acks-0-90-0", "acks-0-91-0"]
     assert ids(made) == wanted
+
+
+def test_what_delta_rs_does_to_the_tables_between_two_batches_stops_none(spark: SparkSession, made: Lake) -> None:
+    running, choice = ArchiveFold(made), random.Random(7)
+    for batch in range(6):
+        running.write(records.frame(spark, outcomes(batch, batch=batch), 10 * batch), batch, APPLICATION)
+        for name in TABLES:
+            table = deltalake.DeltaTable(made.table(name))
+            works = [
+                table.optimize.compact,
+                table.create_checkpoint,
+                table.cleanup_metadata,
+                partial(table.vacuum, 0, dry_run=False, enforce_retention_duration=False),
+            ]
+            for work in works[:2] if batch == 0 else choice.sample(works, choice.randrange(len(works) + 1)):
+                work()
+    assert ids(made) == expected(*range(6))
 
 
 def test_copies_stay_out_after_a_restart(spark: SparkSession, made: Lake) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
@@ -86,6 +87,31 @@ def test_any_other_difference_ends_a_run(odd: MessageMetadata) -> None:
 
 def test_an_empty_batch_has_no_messages() -> None:
     assert list(_table([])) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.session.timeZone", "Asia/Tokyo"),
+        ("spark.sql.session.timeZone", "America/Los_Angeles"),
+        ("spark.sql.ansi.enabled", "false"),
+        ("spark.sql.caseSensitive", "true"),
+        ("spark.sql.legacy.timeParserPolicy", "LEGACY"),
+    ],
+)
+def test_no_value_depends_on_a_setting_of_the_session(spark: SparkSession, key: str, value: str) -> None:
+    def rows(session: SparkSession) -> list[Any]:
+        times = [datetime(2026, 11, day, hour, 30, tzinfo=timezone.utc) for day in (1, 2) for hour in (0, 12, 23)]
+        headers = [("client", b"p"), ("seq", b"7"), ("ttl", b"99999999999999999999"), ("Topic", b"x"), ("topic", b"y")]
+        columns = "topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, key BINARY, value BINARY"
+        records = [("messages", 0, number, time, b"k", b"v", headers) for number, time in enumerate(times)]
+        kind = f"{columns}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+        return sorted(projected(session.createDataFrame(records, kind)).toArrow().to_pylist(), key=itemgetter("offset"))
+
+    other = spark.newSession()
+    other.conf.set(key, value)
+    assert rows(other) == rows(spark)
+    assert {str(row["day"]) for row in rows(other)} == {"2026-11-01", "2026-11-02"}
 
 
 def test_headers_of_any_length_reach_the_driver_in_part(spark: SparkSession) -> None:
