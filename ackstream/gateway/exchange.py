@@ -50,13 +50,12 @@ class Exchange:
     """Sends requests through Kafka and awaits their replies and outcomes; for one event loop, without threads.
 
     The threads of the client resolve the futures through the loop. A request that cannot be answered raises the
-    ``DittoError`` for its sender: 503 with Retry-After if Kafka or the service is unavailable or the gateway is
-    shutting down, 409 for a correlation-id that is in use. The clients are closed by their owner.
+    ``DittoError`` for its sender: 503 with Retry-After if Kafka or the service is unavailable (as ``missing`` says)
+    or the gateway is shutting down, 409 for a correlation-id that is in use. The clients are closed by their owner.
     """
 
-    def __init__(self, requester: Requester, outcomes: Outcomes) -> None:
-        self._requester = requester
-        self._outcomes = outcomes
+    def __init__(self, requester: Requester, outcomes: Outcomes, missing: Callable[[], str] = str) -> None:
+        self._requester, self._outcomes, self._missing = requester, outcomes, missing
         self._waiting: set[asyncio.Future[None]] = set()
         self._limited: set[CancelScope] = set()
         self._ended: deque[asyncio.Future[None]] = deque()
@@ -94,7 +93,7 @@ class Exchange:
 
     async def publish(self, command: Envelope) -> None:
         """Send a request that requires no response; return once the broker has stored it."""
-        with self._sending():
+        with self._sending(answered=False):
             await self._wait(self._requester.publish(command))
 
     async def settle(self, command: Envelope, seconds: float) -> RequestOutcome | None:
@@ -112,10 +111,12 @@ class Exchange:
             _end(waiter)
 
     @contextmanager
-    def _sending(self) -> Iterator[None]:
-        """Send nothing during a shutdown; convert errors of the client to those for a web client."""
+    def _sending(self, *, answered: bool = True) -> Iterator[None]:
+        """Send nothing during a shutdown, or without an answer; convert errors of the client for a web client."""
         if self._interrupted:
             raise errors.not_sent()
+        if answered and (reason := self._missing()):
+            raise errors.job_missing(reason)
         try:
             yield
         except CorrelationIdInUseError as error:
@@ -226,6 +227,8 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
             Outcomes(settings.kafka) as outcomes,
             Requester(settings.kafka, default_timeout=seconds, delivery_timeout=delivery) as requester,
             Live(settings) as live,
-            Streaming(settings, (exchange := Exchange(requester, outcomes)).ask) as streaming,
+            Streaming(
+                settings, (exchange := Exchange(requester, outcomes, lambda: live.feed.presence.missing)).ask
+            ) as streaming,
         ):
             yield Dependencies(settings, authenticator, access, exchange, live, streaming, audit)

@@ -93,7 +93,7 @@ def application(dependencies: Dependencies) -> ASGIApp:
             socket_route(dependencies),
             Mount(PREFIX, app=Api(dependencies)),
             *page_routes(dependencies),
-            *edge.probe_routes(),
+            *edge.PROBES,
         ],
         exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),
     )

@@ -92,7 +92,7 @@ def test_once_as_json_is_one_object(settings: Settings):
     found = json.loads(line)
     assert found["requests"]["counts"].keys() == {"answered", "timed out", "failed"}
     assert found["planes"]["publishers"] == found["jobs"] == []
-    assert "is correlate running?" in found["warning"]
+    assert "The job correlate" in found["warning"]
 
 
 @pytest.mark.integration

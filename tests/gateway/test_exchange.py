@@ -62,6 +62,30 @@ def test_a_thousand_wait_and_each_gets_its_own_answer() -> None:
     assert asyncio.run(go()) == list(range(1000))
 
 
+def test_without_the_job_that_answers_a_request_is_refused_at_once_and_what_needs_no_answer_is_sent() -> None:
+    clients, missing = Clients(), ["No correlate job has run here yet."]
+    kafka = Exchange(clients, clients, lambda: missing[0])  # type: ignore[arg-type]
+
+    async def go() -> None:
+        for asked in (kafka.ask(COMMAND), kafka.settle(COMMAND, 60)):
+            with pytest.raises(DittoError) as raised:
+                await asked
+            assert (raised.value.status, raised.value.message) == (503, missing[0])
+            assert raised.value.headers == (("retry-after", "5"),)
+        assert clients.futures == []
+        publishing = asyncio.create_task(kafka.publish(COMMAND))
+        await asyncio.sleep(0)
+        clients.futures[0].set_result(None)
+        await publishing
+        missing[0] = ""
+        asking = asyncio.create_task(kafka.ask(COMMAND))
+        await asyncio.sleep(0)
+        clients.futures[1].set_result("reply")
+        assert await asking == "reply"
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize(
     ("error", "status", "headers"),
     [

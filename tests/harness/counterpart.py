@@ -7,6 +7,7 @@ decides: the tests are about how requesters and responders use Kafka.
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from ackstream.kafka import clients
@@ -59,7 +60,10 @@ def reply_headers(
 
 
 class Counterpart:
-    """Reads ``topic`` from now on, and writes the replies that ``answer`` returns to one partition."""
+    """Reads ``topic`` from now on, and writes the replies that ``answer`` returns to one partition.
+
+    With ``signs`` it shows the job's signs of life.
+    """
 
     def __init__(
         self,
@@ -67,7 +71,10 @@ class Counterpart:
         answer: Answer = lambda record: [aggregate(record)],
         topic: str = "signals",
         replies: str | None = None,
+        *,
+        signs: bool = False,
     ) -> None:
+        self._signs = kafka.topic("correlate-lease") if signs else None
         self.seen: list[Any] = []
         self._answer = answer
         self._replies = replies or kafka.topic("replies")
@@ -90,7 +97,12 @@ class Counterpart:
         self.producer.send(self._replies, value=value, key=b"k", headers=headers, partition=0)
 
     def _run(self) -> None:
+        signed = 0.0
         while not self._stop.is_set():
+            if self._signs is not None and time.monotonic() >= signed:
+                # a gateway refuses requests without them
+                self.producer.send(self._signs, value=b"0", key=b"0")
+                signed = time.monotonic() + 1
             for record in self._reader.read():
                 self.seen.append(record)
                 for value, headers in self._answer(record):

@@ -82,7 +82,7 @@ def world(kafka: Kafka) -> Iterator[World]:
     settings = Settings(kafka=kafka, gateway=Gateway(port=0))
     ensure_topics(settings)
     with ExitStack() as stack:
-        stack.enter_context(Counterpart(kafka))
+        stack.enter_context(Counterpart(kafka, signs=True))
         address, _ = stack.enter_context(serving(settings))
         yield World(kafka, address, stack)
 

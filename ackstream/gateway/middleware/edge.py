@@ -79,14 +79,12 @@ def is_probe(scope: Scope) -> bool:
     return scope["type"] == "http" and scope["path"] in (LIVE, READY)
 
 
-def probe_routes() -> list[Route]:
-    """Return the routes of the probes."""
+async def _probe(request: Request) -> Response:
+    status, body = HEALTH.answer(request.url.path, time.monotonic())
+    return Response(body, status, {"cache-control": "no-store"}, "application/json")
 
-    async def answer(request: Request) -> Response:
-        status, body = HEALTH.answer(request.url.path, time.monotonic())
-        return Response(body, status, {"cache-control": "no-store"}, "application/json")
 
-    return [Route(path, answer) for path in (LIVE, READY)]
+PROBES = [Route(path, _probe) for path in (LIVE, READY)]
 
 
 def follow(connections: Callable[[], int], unread: Callable[[], int], oldest_ms: Callable[[], int | None]) -> None:

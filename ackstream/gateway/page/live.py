@@ -188,7 +188,7 @@ class Live(Closing):
         self._shown_at = self._signs_at = 0.0
         self._forget()
         since = epoch_milliseconds() - max(self._window, settings.correlate.default_timeout)
-        self._feed = LedgerFeed(settings, since)
+        self.feed = LedgerFeed(settings, since)
         self._thread = threading.Thread(target=self._run, name="ackstream-live", daemon=True)
         self._thread.start()
 
@@ -197,7 +197,7 @@ class Live(Closing):
         self._closing.set()
         self._thread.join()
         self._leave()
-        self._feed.close()
+        self.feed.close()
 
     def view(self) -> View:
         """Return the current content of the page."""
@@ -227,7 +227,7 @@ class Live(Closing):
     def _run(self) -> None:
         clock_at, busy = 0.0, False
         while not self._closing.is_set():
-            for entry in self._feed.records(0 if busy else POLL_MS):
+            for entry in self.feed.records(0 if busy else POLL_MS):
                 new = self.stories.take(entry)
                 with self._lock:
                     self._meter.take(entry)
@@ -238,11 +238,14 @@ class Live(Closing):
                     if new:
                         self._labels.take(entry)
             if time.monotonic() >= clock_at:
+                before = self.feed.presence.missing
                 try:
-                    self._note = self._feed.warning()
+                    self._note = self.feed.warning()
                     HEALTH.beat(KAFKA, time.monotonic())
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
+                if not before and (missing := self.feed.presence.missing):
+                    log.warning("%s Requests that need an answer get 503.", missing)
                 clock_at = time.monotonic() + CLOCK_SECONDS
             try:
                 busy = self._follow(time.monotonic())

@@ -95,6 +95,26 @@ def test_a_copy_that_a_replayed_batch_writes_counts_once(monkeypatch: pytest.Mon
     assert len(view.failures) == 1
 
 
+def test_a_missing_job_is_one_warning_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed, looked = mock.MagicMock(), threading.Semaphore(0)
+    feed.records.return_value = []
+    feed.presence.missing = ""
+
+    def warning() -> str:
+        feed.presence.missing = "The job correlate has given no sign of life yet."
+        looked.release()
+        return feed.presence.missing
+
+    feed.warning = warning
+    monkeypatch.setattr(module, "LedgerFeed", lambda *_: feed)
+    monkeypatch.setattr(module, "CLOCK_SECONDS", 0)
+    with module.Live(Settings()):
+        assert all(looked.acquire(timeout=10) for _ in range(3))
+    assert caplog.text.count("no sign of life yet. Requests that need an answer get 503.") == 1
+
+
 def test_a_tenant_sees_counts_of_its_own_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     feed, looked, read = mock.MagicMock(), threading.Event(), threading.Event()
     entries = [
