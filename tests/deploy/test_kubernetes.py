@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from ackstream import __version__
+from ackstream.kafka.parties import PARTIES
 from tests.deploy.product import DEPLOY, PATHS, ROOT, USER, check_command, settings
 from tests.harness.certificates import Authority
 
@@ -107,9 +108,48 @@ def test_a_pod_runs_a_command_of_the_image_with_settings_that_exist(workload: di
     assert (image["name"], image["newTag"]) == (container["image"], __version__)
     assert check_command(container["args"]) in ("submit", "run", "gateway", "maintain")
     found = _settings(workload, secrets)
-    assert found.kafka.security.protocol == "SASL_SSL"
+    assert (found.kafka.security.protocol == "SASL_SSL") is (container["args"] != ["maintain"])
     # with fewer replicas a job would refuse nothing, and lose what it has acknowledged with a broker
     assert found.kafka.replication == 3
+
+
+@workloads
+def test_a_pod_has_a_login_of_its_own_with_the_rights_of_its_parties_or_none(
+    workload: dict[str, Any], secrets: Path
+) -> None:
+    name, arguments = workload["metadata"]["name"], _container(workload)["args"]
+    wanted = {party for party in PARTIES if party in arguments}
+    mounted = [volume["secret"]["secretName"] for volume in _pod(workload)["spec"]["volumes"] if "secret" in volume]
+    found = _settings(workload, secrets)
+    assert [one for one in mounted if "kafka" in one] == ([f"ackstream-kafka-{name}"] if wanted else [])
+    assert found.kafka.security.username == (name if wanted else "")
+    # the page has the command that gives them
+    as_named = {party: f"User:{name}" for party in wanted if party != name}
+    (command,) = re.findall(r"^ackstream acls .*--apply$", PAGE, re.MULTILINE)
+    assert {f"{party}={principal}" for party, principal in as_named.items()} <= set(command.split())
+    assert {f"--party {party}" for party in wanted} <= set(re.findall(r"--party \w+", command))
+
+
+def test_no_two_pods_have_one_login() -> None:
+    names = [
+        one["value"] for found in WORKLOADS for one in _container(found)["env"] if one["name"].endswith("_USERNAME")
+    ]
+    assert sorted(names) == ["correlate", "gateway", "tables"]
+
+
+@workloads
+def test_a_policy_says_who_may_connect_to_a_pod(workload: dict[str, Any]) -> None:
+    labels = _pod(workload)["metadata"]["labels"]
+
+    def selects(policy: dict[str, Any]) -> bool:
+        chosen = policy["spec"]["podSelector"]
+        return chosen["matchLabels"].items() <= labels.items() and all(
+            labels[one["key"]] in one["values"] for one in chosen.get("matchExpressions", ())
+        )
+
+    (policy,) = [found for found in OBJECTS if found["kind"] == "NetworkPolicy" and selects(found)]
+    ports = {port["port"] for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]}
+    assert ports == {port["name"] for port in _container(workload).get("ports", ())}
 
 
 @workloads
@@ -153,7 +193,8 @@ def test_every_volume_exists_and_is_used(workload: dict[str, Any], secrets: Path
 
 
 def _directories(workload: dict[str, Any]) -> Iterator[str]:
-    text = (DIRECTORY / "ackstream.toml").read_text("utf-8") + str(_container(workload)["env"])
+    file = "" if _container(workload)["args"] == ["maintain"] else (DIRECTORY / "ackstream.toml").read_text("utf-8")
+    text = file + str(_container(workload)["env"])
     yield from {path.rpartition("/")[0] for path in re.findall(r"/run/secrets/[\w./]+", text)}
 
 

@@ -18,6 +18,7 @@ from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import TOPICS
 from ackstream.settings import Kafka
+from ackstream.settings.kafka import job_group
 
 if TYPE_CHECKING:
     from ackstream.spark.job import Job
@@ -59,6 +60,11 @@ def test_a_clock_and_a_lease_have_one_writer() -> None:
 )
 def test_what_one_job_decides_nobody_else_can_write(topic: str, writers: set[str]) -> None:
     assert {name for name, party in PARTIES.items() if topic in party.writes} == writers
+
+
+def test_no_connection_may_commit_offsets_of_a_job() -> None:
+    groups = {job_group(job.name) for job in (ARCHIVE, CORRELATE, PERSIST, QUERY, QUEUES, SETTLE, TWIN)}
+    assert not [group for group in groups if group.startswith(PARTIES["connect"].groups)]
 
 
 def test_the_table_names_topics_that_exist_and_leaves_none_out() -> None:
