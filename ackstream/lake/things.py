@@ -1,12 +1,9 @@
 """The twin's journal, its things and their search index: changes are appended first, the others are merged later.
 
 ``thing_events`` is the truth: one row per change, with the whole thing at its last change in a batch. ``things`` is the
-present state, merged from the journal. A restart restores the things before a given batch from both; ``things`` says up
-to which batch it lacks nothing, as a new checkpoint of the index merges the journal in the order of its files.
-
-``things_search`` has one row for every value within every thing, for SQL and for searches. Paths are those of RQL
-(``attributes/location/city``, ``features/lamp/properties/on``): the values of an array, and of the objects in it, share
-a path.
+present state, merged from the journal, and says up to which batch it lacks nothing; a restart restores the things
+before a given batch from both. ``things_search`` has one row for every value within every thing; paths are those of RQL
+(``features/lamp/properties/on``): the values of an array, and of the objects in it, share a path.
 """
 
 from __future__ import annotations

@@ -4,12 +4,9 @@ An acknowledgement names the stage that was reached (brokers.md 1.2, 1.3): ``rec
 ``processed`` (checked, perhaps not executed), ``persisted`` (durable), ``completed`` (the part done at once is over),
 ``stats`` (numbers, after the command has ended). Each is a message of its own.
 
-Readers, settle and queues rely on a message only after the persist job has reported it as stored, which it does after
-the commit of each batch: a message in Kafka may still be refused.
-
-A mirror copies all rows of ``messages`` to a further lake, its *destination* (brokers.md 1.1 A9, A12, A13), batch by
-batch in ascending order, and each batch as a whole. So the newest batch among the rows there is the position of the
-destination, up to which it has all rows; if the mirror left out any, acks would wait for batches that it never reports.
+Readers, settle and queues rely on a message only once the persist job has reported it as stored: one in Kafka may still
+be refused. A mirror copies all rows of ``messages`` to a further lake, its *destination* (brokers.md 1.1 A9, A12, A13),
+batch by batch in ascending order, each as a whole: the newest batch there is the position of the destination.
 """
 
 from __future__ import annotations
@@ -69,8 +66,7 @@ class CommandAck(
     """One acknowledgement of a command or of published messages.
 
     A conflated one has no command id: ``first`` and ``seq`` are the first and last sequence numbers it covers. With
-    ``success`` it covers all of them, and everything before has been answered; with ``failure`` the two are equal. So
-    are they in the ack of a message whose topic has no log, which is not conflated and has the command id.
+    ``success`` everything before has been answered; with ``failure`` the two are equal, as for a topic without a log.
 
     :ivar session: of the publisher whose numbers these are; another one of the name has other messages under them
     :ivar highest: in the answer to a publisher's logon: the highest number ever received, where new numbers begin

@@ -2,12 +2,9 @@
 
 A batch of *this* query that is replayed after a crash is recognised by Delta: every append carries the query's id and
 the batch's number as its transaction. Records that *correlate* wrote again after its own crash are recognised by id
-among the rows of the same query and batch of correlate, those of the audit by the gateway's run and the number; so a
-new checkpoint may read the topics from their start. Two archives of one lake that no lease keeps apart recognise rows
-that the other committed, if not at the same moment.
-
-A table is rarely read (:class:`Written`): batches of a query only grow, and correlate writes at most its newest batch
-again. The rows of that batch are recognised by their ids, if this archive has written all of them.
+among the rows of its query and batch, those of the audit by the gateway's run and the number; so a new checkpoint may
+read the topics from their start. A table is rarely read for that (:class:`Written`): batches of a query only grow, and
+correlate writes at most its newest batch again.
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@ Pure: records and a watermark in, rows and messages out. Each output has an id d
 batch gives the same. A message may only be sent once the rows are stored: a false acknowledgement is worse than none
 (brokers.md 0.1).
 
-For records and ticks in the order of their times, rows, confirmations and events do not depend on where batches are
-cut, nor on when the watermark moves, as long as it never passes an unread record. So a report applies to the samples
-stored before it, and waits while those may still arrive. A silent reader is waited for until the watermark or its own
-next record shows that its lease has ended. Without ticks perhaps no reader could write: that time is no silence
-(:func:`excused`). States are as of the end of a batch.
+Rows, confirmations and events do not depend on where batches are cut, nor on when the watermark moves, as long as it
+never passes an unread record. So a report applies to the samples stored before it, and waits while those may still
+arrive; a silent reader is waited for until the watermark or its own next record shows that its lease has ended, without
+the time in which perhaps no reader could write (:func:`excused`). States are as of the end of a batch.
 """
 
 from __future__ import annotations

@@ -3,12 +3,11 @@
 They arrive as ``_/_/things/twin/commands/retrieve``: path ``/`` with the value ``{"thingIds": […]}`` as in Ditto, and
 ``/search/things`` and ``/search/things/count``, the paths of Ditto's HTTP API, with the value ``{"filter"?,
 "namespaces"?, "options"?, "fields"?, "only"?, "after"?, "all"?}``. ``only`` are patterns of ids, the access of the
-requester: it belongs to no cursor. ``after`` is the id of the thing behind which the page begins. ``all`` is for those
-who want all pages: each is as large as an answer may be. Source of the rules: Eclipse Ditto, ``ThingSearchRoute``,
-``RqlOptionParser``, ``ThingsSearchCursor``.
+requester: it belongs to no cursor. The page begins behind the thing ``after``; with ``all`` it is as large as an answer
+may be. Source of the rules: Eclipse Ditto, ``ThingSearchRoute``, ``RqlOptionParser``, ``ThingsSearchCursor``.
 
-In the order of ids a page ends its search, so all pages together look at each thing once; any other order is that of
-all things found, for each page anew. The effort of a search on each thing is limited.
+In the order of ids all pages together look at each thing once; any other order is that of all things found, for each
+page anew. The effort of a search on each thing is limited.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
 """Acknowledgement labels: those that the system issues itself, and who may issue the others.
 
-A subscriber that wants labels appends a *claim* to the topic ``declarations`` (one partition), renews it before its
-lease expires, and appends a tombstone when it no longer wants them. All readers of the log reach the same decision
-without a coordinator: **the earliest live claim wins**. A claim holds its labels if no earlier live claim conflicts
-with it. A claim is live until its lease expires, counted from the broker's timestamp of its last record.
+A subscriber appends a *claim* of labels to the topic ``declarations`` (one partition), renews it within its lease, and
+appends a tombstone at its end. All readers of the log decide the same without a coordinator: **the earliest live claim
+wins**. A claim is live until its lease expires, counted from the broker's timestamp of its last record.
 
-Nothing that a client writes makes its claim earlier: the rank of a claim is the offset of its first record, and a
-renewal keeps it if the claim is live, and the same, when the broker appends the renewal. A reader needs no first
-records, which the compacted topic soon drops: it reads from :data:`MAX_LEASE_MS` back, and so knows all live claims
-before it makes its own. If it takes a renewal of another for its first record, that is earlier than its own, too.
+The rank of a claim is the offset of its first record, which a renewal keeps if the claim is live, and the same, when
+the broker appends it. A reader needs no first records, which the compacted topic soon drops: it reads from
+:data:`MAX_LEASE_MS` back, and so knows all live claims before it makes its own.
 
-The key is the claim, not the label: for a label the log would keep only the last claim, which is the loser's. A record
-does not show who wrote it: who may write the topic can end a claim, under its key, but not take its labels before that.
-
-A refused claim counts against later ones until its tombstone arrives or its lease expires. That makes a held label
-safe: no claim that becomes live later can precede it.
+The key is the claim, not the label: for a label the log would keep only the last claim, which is the loser's. Who may
+write the topic can end a claim, under its key, but not take its labels before that. A refused claim counts against
+later ones until its end, so no claim that becomes live later can precede one that holds its labels.
 
 Source of the rules: Eclipse Ditto, ``AcknowledgementLabels``, ``DittoAcknowledgementLabel``, the setters
 ``AbstractCommandAckRequestSetter`` of each kind of signal; for declarations and groups ``AckUpdater`` (ditto.md 6).

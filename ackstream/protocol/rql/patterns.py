@@ -1,12 +1,9 @@
 """Patterns of names and of ``like``, and the effort of evaluating a filter.
 
-In a pattern of names in the settings ``*`` stands for any run of characters, and everything else for itself. In one of
-``like`` (source of the rule: Eclipse Ditto, ``LikeHelper``) ``*`` is any run of characters within a line, ``?`` any
-character except a line break.
-
-The parts of a pattern of ``like`` between its ``*`` are looked for one after the other, each at its first place. That
-is final: a later place would leave less of the text, and no line break behind the first place can be passed from there.
-So a text is read once, however many ``*`` there are; each ``?`` may cost a look at each place, which counts as a step.
+In a pattern of names in the settings ``*`` stands for any run of characters, all else for itself; in one of ``like``
+(Eclipse Ditto, ``LikeHelper``) for any run within a line, and ``?`` for any character except a line break. The parts
+between its ``*`` are looked for one after the other, each at its first place, which is final: a later one would leave
+less of the text. So a text is read once; each ``?`` may cost a look at each place, which counts as a step.
 
 Steps, of one to three microseconds, are the same for the same filter and values. Both come from different clients, each
 of which may be within its limits while every literal against every value takes minutes.

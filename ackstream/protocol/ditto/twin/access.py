@@ -4,9 +4,8 @@ A rule grants; everything else is refused. Paths are JSON pointers, and a rule a
 messages and live commands have paths of their own, such as ``/inbox/messages/ask``. In subjects, thing ids and labels
 ``*`` stands for any run of characters.
 
-Originators: a record of Kafka does not show its writer. Gateway and connections know their clients: they name the
-sender in the header ``ditto-originator``, and sign the record with a key (``kafka.originator_key``) that they share
-with the readers. A header without such a signature is removed, as Ditto removes internal headers of foreign messages.
+Originators: a record of Kafka does not show its writer. So gateway and connections name their client in the header
+``ditto-originator``, and sign the record with ``kafka.originator_key``. A header without such a signature is removed.
 """
 
 from __future__ import annotations
