@@ -58,7 +58,7 @@ pins: java $(VENV)/.installed-audit  ## Write requirements/*.txt and jars.sha256
 bench: jars $(VENV)/.installed-bench  ## Run all benchmarks, two hours; writes benchmarks/results
 	@$(PY) -m benchmarks
 
-fuzz: $(VENV)/.installed  ## A million records with wrong types, texts and sizes through all operators: 2 minutes
+fuzz: $(VENV)/.installed  ## A million malformed records through all operators, 100,000 connections to the gateway: 10 minutes
 	@$(PY) -m benchmarks.fuzz
 
 mutants: $(VENV)/.installed  ## Small changes to what decides: which of them do the tests not notice? An hour

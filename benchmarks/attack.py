@@ -33,6 +33,7 @@ from ackstream.gateway.access.passwords import hash_password
 from benchmarks.common import machine
 from benchmarks.pages import RESULTS, show
 from tests.gateway.test_server import serving
+from tests.harness.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,13 +105,23 @@ KINDS: dict[str, tuple[bytes, bytes, bool]] = {
 """What each sends first and then without end, and whether it reads. Without more to send it waits for the end."""
 
 
-def serve() -> None:
-    """Serve until the input ends."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+def two_users() -> dict[str, Any]:
+    """Return settings of the gateway with two users who may do everything."""
     password = hash_password("pw")
     everything: dict[str, Any] = {"subjects": [f"user:{GOOD}", f"user:{EVE}"], "grant": ["READ", "WRITE"]}
-    with serving(users={GOOD: password, EVE: password}, access=[everything]) as running:
-        sys.stdout.write(f"{running.port}\n")
+    return {"users": {GOOD: password, EVE: password}, "access": [everything]}
+
+
+def serve(directory: str = "") -> None:
+    """Serve until the input ends, and under TLS beside, with the certificate that goes into a directory."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    given = two_users()
+    with ExitStack() as stack:
+        running = [stack.enter_context(serving(**given))]
+        if directory:
+            certificate, key = Authority(Path(directory)).issue_pair("gateway")
+            running.append(stack.enter_context(serving(**given, tls={"certificate": certificate, "key": key})))
+        sys.stdout.write("".join(f"{each.port}\n" for each in running))
         sys.stdout.flush()
         sys.stdin.readline()
         # without the order of a shutdown, whose time is not measured
@@ -155,17 +166,17 @@ def _read(client: socket.socket) -> None:
 def measure(kind: str, seconds: float, sockets: int, log: Path) -> dict[str, Any]:
     """Measure one kind of attack on a new server."""
     with ExitStack() as stack, log.open("w") as lines:
-        server = stack.enter_context(_process("server", stderr=lines))
-        port = int(_line(server))
+        server = stack.enter_context(process("--role", "server", stderr=lines))
+        port = int(line_of(server))
         known = psutil.Process(server.pid)
         address, headers = f"http://127.0.0.1:{port}", dict([basic(GOOD).strip().split(": ", 1)])
         client = stack.enter_context(httpx.Client(base_url=address, timeout=AWAY_SECONDS, headers=headers))
-        before = statistics.median([_wait(client) for _ in range(10)])
+        before = statistics.median([wait_for_answer(client) for _ in range(10)])
         resident, written = known.memory_info().rss, _lines(log)
-        attacker = stack.enter_context(_process("attacker", str(port), kind, str(sockets)))
+        attacker = stack.enter_context(process("--role", "attacker", str(port), kind, str(sockets)))
         waits, largest, began = [], resident, time.monotonic()
         while time.monotonic() - began < seconds:
-            waits.append(_wait(client))
+            waits.append(wait_for_answer(client))
             largest = max(largest, known.memory_info().rss)
             time.sleep(PAUSE_SECONDS)
         found = {
@@ -178,13 +189,14 @@ def measure(kind: str, seconds: float, sockets: int, log: Path) -> dict[str, Any
         }
         attacker.stdin.write("\n")
         attacker.stdin.flush()
-        found |= {"attackers": json.loads(_line(attacker))}
+        found |= {"attackers": json.loads(line_of(attacker))}
     return found | {"holds": all(found[name] <= most for name, most in GOAL.items())}
 
 
 @contextmanager
-def _process(*arguments: str, **streams: Any) -> Iterator[Any]:
-    command = [sys.executable, "-m", "benchmarks.attack", "--role", *arguments]
+def process(*arguments: str, module: str = "benchmarks.attack", **streams: Any) -> Iterator[Any]:
+    """Run a program for a block."""
+    command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **streams) as made:
         try:
             yield made
@@ -192,7 +204,8 @@ def _process(*arguments: str, **streams: Any) -> Iterator[Any]:
             made.kill()
 
 
-def _line(process: Any) -> str:
+def line_of(process: Any) -> str:
+    """Return the next line of a process; it must not have ended."""
     if not (line := process.stdout.readline()):
         raise RuntimeError(f"The process {process.args} has ended with {process.wait()}")
     return str(line)
@@ -202,7 +215,8 @@ def _lines(log: Path) -> int:
     return log.read_bytes().count(b"\n")
 
 
-def _wait(client: httpx.Client) -> float:
+def wait_for_answer(client: httpx.Client) -> float:
+    """Return the seconds that a command takes."""
     began = time.monotonic()
     client.put(f"{THING}/attributes/x", json=1).raise_for_status()
     return time.monotonic() - began
@@ -239,7 +253,7 @@ if __name__ == "__main__":
     given = _arguments()
     match given.role:
         case "server":
-            serve()
+            serve(*given.kinds)
         case "attacker":
             attack(int(given.kinds[0]), given.kinds[1], int(given.kinds[2]))
         case _:

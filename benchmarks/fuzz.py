@@ -1,7 +1,9 @@
-"""A million structured records through the pure operators of all jobs: nothing stops, every record is accounted for.
+"""A million records through the pure operators of all jobs, and 100,000 connections to the gateway: nothing stops.
 
 ``python -m benchmarks.fuzz`` writes ``results/fuzz.json`` with the seed, the counts, and what went wrong; it exits 1 if
-anything did. Records are valid ones with wrong types, numbers, texts and sizes in every header and field.
+anything did. Records are valid ones with wrong types, numbers, texts and sizes in every header and field, and every one
+is accounted for. Connections send heads of HTTP and frames of WebSockets that are valid, nearly so, or cut off: no
+stack trace, no growth, no connection that stays, and another user is answered meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.fuzzing import connections
 from benchmarks.fuzzing.garbage import Garbage
 from benchmarks.fuzzing.messages import PersistRoom, QueryRoom, QueuesRoom, SettleRoom
 from benchmarks.fuzzing.requests import CorrelateRoom, TwinRoom
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 ROOMS: tuple[type[Room], ...] = (CorrelateRoom, TwinRoom, PersistRoom, SettleRoom, QueuesRoom, QueryRoom)
 RECORDS, BATCH = 1_000_000, 1_000
+GATEWAY = "gateway"
 SHOWN = 10
 """So many stops and violations of a room are written down; all are counted."""
 
@@ -115,20 +119,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz")
     parser.add_argument("--seed", type=int, default=12)
     parser.add_argument("--records", type=int, default=RECORDS)
-    parser.add_argument("--room", action="append", help="only this one; may be repeated")
+    parser.add_argument("--connections", type=int, default=connections.CONNECTIONS, help="to the gateway")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first connection")
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which no more connections are opened")
+    parser.add_argument("--room", action="append", help=f"only this one, or {GATEWAY}; may be repeated")
     parser.add_argument("--results", type=Path, help=f"where fuzz.json goes; {RESULTS} for a whole run, else nowhere")
     arguments = parser.parse_args()
     rooms = [room for room in ROOMS if arguments.room is None or room.name in arguments.room]
     reports = run(arguments.seed, arguments.records, rooms)
-    total = {key: sum(report[key] for report in reports.values()) for key in ("records", "stops", "wrong")}
-    text = json.dumps({"benchmark": "fuzz", "seed": arguments.seed, **total, "rooms": reports}, indent=2)
-    print(text)
-    whole = arguments.room is None and arguments.records >= RECORDS
+    found: dict[str, Any] = {}
+    if rooms:
+        total = {key: sum(report[key] for report in reports.values()) for key in ("records", "stops", "wrong")}
+        found = {"benchmark": "fuzz", "seed": arguments.seed, **total, "rooms": reports}
+    if arguments.room is None or GATEWAY in arguments.room:
+        wanted = arguments.connections, arguments.minutes, arguments.first
+        found["gateway"] = connections.run(arguments.seed, *wanted)
+    print(json.dumps(found, indent=2))
+    whole = not rooms or (len(rooms) == len(ROOMS) and arguments.records >= RECORDS)
+    whole = whole and found.get("gateway", {}).get("connections", 0) >= connections.CONNECTIONS
     place = arguments.results or (RESULTS if whole else None)
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
-        (place / "fuzz.json").write_text(text + "\n", "utf-8")
-    sys.exit(1 if total["stops"] or total["wrong"] else 0)
+        file = place / "fuzz.json"
+        # the rooms of an earlier run stay beside the gateway's
+        before = {} if rooms or not file.exists() else json.loads(file.read_text("utf-8"))
+        file.write_text(json.dumps(before | found, indent=2) + "\n", "utf-8")
+    wrong = found.get("stops", 0) + found.get("wrong", 0) + found.get("gateway", {}).get("wrong", 0)
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ _SEND_BYTES = 131_072
 """Send buffer of a connection, which the system doubles. It takes more once a third has been read, and only then is
 reading visible; the default of 4 MB is too large for a slow client to read a third of it within the time."""
 
-_NOISE = ("ASGI callable returned without completing handshake", "Invalid ")
-"""Beginnings of uvicorn's lines about each refused WebSocket, and about data of clients that cannot be read."""
+_NOISE = ("ASGI callable returned without completing handshake", "Invalid ", "Unsupported upgrade request.")
+"""Beginnings of uvicorn's lines about refused WebSockets, data that cannot be read, and offers of HTTP/2."""
 
 _BACKLOG = 2_048
 _OTHER_FILES = 200

@@ -64,7 +64,7 @@ FILTERS = (
 class Garbage:
     """Gives records; the same seed gives the same ones."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int | str) -> None:
         self.chance = Random(seed)
 
     def one_in(self, count: int) -> bool:
@@ -148,6 +148,8 @@ class Garbage:
             topic = self.pick(TOPICS)
         if self.one_in(8):
             path = self.pick(PATHS)
+        # what is spoilt is a copy
+        value = copy.deepcopy(value) if isinstance(value, list | dict) else value
         headers = self._headers(correlation_id)
         envelope = {"topic": f"{thing}/{topic}", "headers": headers, "path": path, "value": value}
         if value is None and self.one_in(2):

@@ -88,14 +88,8 @@ class Rate:
         """Count past events, even above the limit."""
         self._even[key] = max(self._even.get(key, now), now) + cost * self._interval
         self._even.move_to_end(key)
-        self._forget(now)
-
-    def _forget(self, now: float) -> None:
-        while self._even:
-            key, even = next(iter(self._even.items()))
-            if even > now and len(self._even) <= _MAX_KEYS:
-                return
-            del self._even[key]
+        while self._even and (next(iter(self._even.values())) <= now or len(self._even) > _MAX_KEYS):
+            self._even.popitem(last=False)
 
 
 class ConcurrencyCounter(Counter[str]):
@@ -129,9 +123,7 @@ class Limits:
         self._max_sockets, self._max_per_address = settings.max_sockets, settings.max_sockets_per_address
         self._requests = Rate(most, most * BURST_SECONDS)
         self._steps = Rate(STEPS_PER_SECOND, MAX_STEPS)
-        self._sockets = ConcurrencyCounter()
-        self._searches = ConcurrencyCounter()
-        self._stories = ConcurrencyCounter()
+        self._open = ConcurrencyCounter()
 
     def arrive(self, connection: HTTPConnection, now: float | None = None) -> None:
         """Count a request of an address, before its sender is known; raises 429 ``too.many.requests``."""
@@ -154,17 +146,17 @@ class Limits:
         most = {} if subject == ANONYMOUS else {f"subject {subject}": self._max_sockets}
         if (address := address_of(connection)) is not None:
             most[f"address {address}"] = self._max_per_address
-        return self._sockets.one(most, errors.too_many_sockets)
+        return self._open.one(most, errors.too_many_sockets)
 
     def search(self, subject: str) -> AbstractContextManager[None]:
         """Count a search for the time of the block; raises 429 ``too.many.requests``."""
         text = f"The subject {subject} has {SEARCHES} searches open, which is the maximum."
-        return self._searches.one({subject: SEARCHES}, lambda *_: errors.too_many_requests(text, 1))
+        return self._open.one({f"searches {subject}": SEARCHES}, lambda *_: errors.too_many_requests(text, 1))
 
     def story(self, subject: str) -> AbstractContextManager[None]:
         """Count a look into the tables for the time of the block; raises 429 ``too.many.requests``."""
         text = f"The tables are being read for the subject {subject} {STORIES} times already."
-        return self._stories.one({subject: STORIES}, lambda *_: errors.too_many_requests(text, 1))
+        return self._open.one({f"stories {subject}": STORIES}, lambda *_: errors.too_many_requests(text, 1))
 
     @contextmanager
     def filtering(self, subject: str, now: float | None = None) -> Iterator[Effort]:

@@ -23,8 +23,9 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 
 from ackstream.errors import SettingsError
-from ackstream.gateway.errors import target_too_long, too_many_headers
+from ackstream.gateway.errors import not_http, target_too_long, too_many_headers
 from ackstream.gateway.middleware.admission import Rate
+from ackstream.gateway.middleware.edge import MAX_CHARACTERS
 from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Gateway
 
 log = logging.getLogger(__name__)
-
-MAX_CHARACTERS = 256
 
 
 def certified_name(connection: HTTPConnection) -> str | None:
@@ -201,7 +200,7 @@ class MeteredConnection:
         if self._paused or self._transport.is_closing():
             return
         protocol, spent = self._protocol, 0.0
-        while self._held and spent < TURN_SECONDS and self._protocol is protocol:
+        while self._held and spent < TURN_SECONDS and self._protocol is protocol and not self._transport.is_closing():
             piece = bytes(self._held[:_PIECE])
             del self._held[:_PIECE]
             began = thread_time()
@@ -210,7 +209,6 @@ class MeteredConnection:
             except Exception as error:  # noqa: BLE001 - such as an assertion of a library that a client can break
                 if not self._doors.lines.take("", monotonic()):
                     log.warning("Ending a connection from %s, whose data cannot be handled: %r", self._host, error)
-                self._held.clear()
                 self._transport.abort()
             spent, self.charged = spent + thread_time() - began + self.charged, 0.0
         now = monotonic()
@@ -233,6 +231,16 @@ class HttpConnection(H11Protocol):
             self.transport.refuse(error)
         else:
             super().handle_events()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - of uvicorn
+        """Refuse data that are no HTTP, in place of the response to their request if that has not begun."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.refuse(not_http())
+        else:
+            self.transport.close()
 
 
 def check_head(data: bytes) -> DittoError | None:

@@ -150,10 +150,8 @@ def proxied_subjects(connection: HTTPConnection) -> tuple[str, ...] | None:
 
 
 def _text(values: tuple[bytes, ...]) -> str:
-    try:
-        text = b"".join(values).decode().strip()
-    except UnicodeDecodeError:
-        text = "\0"
+    # invalid UTF-8 becomes characters that are not printable
+    text = b"".join(values).decode(errors="surrogateescape").strip()
     if len(text) > MAX_CHARACTERS or not text.isprintable():
         raise authentication_failed("The proxy sends a header of its own that is no short text.", ())
     return text
