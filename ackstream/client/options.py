@@ -43,6 +43,7 @@ class ClientOptions:
     bootstrap_servers: Brokers
     _: KW_ONLY
     on_error: Callable[[Exception], object] | None = None
+    on_connection: Callable[[ConnectionState], object] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,6 @@ class PublisherOptions(ClientOptions):
     on_ack: Callable[[CommandAck], object] | None = None
     writer_qos: WriterQos | None = None
     on_application_acknowledgment: Callable[[Callback], object] | None = None
-    on_connection: Callable[[ConnectionState], object] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,6 @@ class ReaderOptions(ClientOptions):
     max_samples: int = MAX_SAMPLES
     max_bytes: int = MAX_BYTES
     start_timeout: float = 60.0
-    on_connection: Callable[[ConnectionState], object] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,4 +153,3 @@ class QueryOptions(ClientOptions):
     heartbeat: float = 30.0
     conflation_ms: int | None = None
     on_ack: Callable[[CommandAck], object] | None = None
-    on_connection: Callable[[ConnectionState], object] | None = None

@@ -95,10 +95,6 @@ class ClientConnection(TopicReader):
         self.flush()
 
 
-_SLACK_MS = 60_000
-"""The tolerance between our clock and the broker's; reading a record twice does no harm."""
-
-
 def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dict[Any, int]:
     """Return each partition's first offset of a broker's time (epoch ms) or later, or its end; raises KafkaError."""
     wanted = list(partitions)
@@ -113,8 +109,8 @@ def offsets_since(consumer: Any, partitions: Iterable[Any], time_ms: int) -> dic
 class PartitionAssignment:
     """The partitions that a consumer reads without a group, including those added later; for the consumer's own thread.
 
-    Adding partitions may move the records for a name to another partition, which is read since the start of the client.
-    The old one stays assigned, since not every writer notices at once.
+    Adding partitions may move the records for a name to another partition, which is read from its beginning. The old
+    one stays assigned, since not every writer notices at once.
     """
 
     def __init__(self, consumer: Any, name: bytes, *, whole: Iterable[str], addressed: str) -> None:
@@ -127,7 +123,6 @@ class PartitionAssignment:
         self._name = name
         self._whole = tuple(whole)
         self._addressed = addressed
-        self._since = time.time_ns() // 1_000_000 - _SLACK_MS
         self._counts = self._partition_counts()
         self._assigned = self._wanted(self._counts)
         consumer.assign(sorted(self._assigned))
@@ -145,11 +140,9 @@ class PartitionAssignment:
             return
         new = sorted(self._wanted(counts) - self._assigned)
         self._consumer.assign(sorted(self._assigned.union(new)))
-        moved = [partition for partition in new if partition.topic == self._addressed]
-        # a new partition of a topic that is read whole was empty: it is read from its beginning
-        starts = dict.fromkeys(new, 0) | offsets_since(self._consumer, moved, self._since)
-        for partition, offset in starts.items():
-            self._consumer.seek(partition, offset)
+        for partition in new:
+            # it was empty, or has records of others, and earlier ones for the name, which do no harm
+            self._consumer.seek(partition, 0)
         self._counts = counts
         self._assigned.update(new)
 

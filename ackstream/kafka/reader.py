@@ -87,6 +87,12 @@ class TopicReader(Closing):
             raise
         return cls(consumer, stop)
 
+    @property
+    def reached(self) -> bool:
+        """Whether a broker is connected."""
+        # there is no public way; another thread may connect
+        return any(one.connected for one in list(self.consumer._client._manager._conns.values()))  # noqa: SLF001
+
     def start(
         self,
         name: str,

@@ -137,6 +137,8 @@ class DrivenFuture(Future[Any]):
 class MemoryReader(TopicReader):
     """Gives a client the records of topics as they are stored."""
 
+    reached = True
+
     def __init__(self, system: MemorySystem, topics: Iterable[str], stop: threading.Event | None) -> None:
         super().__init__(None, stop)
         self._system = system

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -37,17 +37,17 @@ from ackstream.client import (
 )
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.queries.message_stream import MessageStream
+from ackstream.client.queues import _queue_link as queue_link
 from ackstream.protocol.messages import CommandAck
 from ackstream.testing import RequestSystem
 from tests.aio import memory
 from tests.aio.memory import COMMAND
+from tests.client.connections import FakeConnection
 from tests.client.publishing.test_publisher import Brokers
 from tests.client.queries.test_message_stream import _add, _message
+from tests.client.queues.test_queue_consumer import Service
 from tests.client.reading.test_sample_reader import _publish
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from tests.client.queues.test_queue_consumer import Service
 
 TWINS = (
     *(AsyncRequester, AsyncPublisher, AsyncResponder, AsyncSubscriber),
@@ -148,6 +148,19 @@ def test_a_callback_that_is_a_coroutine_function_runs_in_the_loop(monkeypatch: p
             return await asyncio.wait_for(errors.get(), PATIENCE_SECONDS)
 
     assert isinstance(asyncio.run(main()), ZeroDivisionError)
+
+
+def test_a_coroutine_function_is_called_with_the_state_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    monkeypatch.setattr(queue_link, "MessageFetcher", lambda *_: service)
+
+    async def main() -> str:
+        states: asyncio.Queue[str] = asyncio.Queue()
+        connection = FakeConnection(link=service)
+        async with AsyncQueueConsumer(connection, queue="q", name="A", on_connection=states.put):
+            return await asyncio.wait_for(states.get(), PATIENCE_SECONDS)
+
+    assert asyncio.run(main()) == "connected"
 
 
 def test_a_twin_that_is_not_connected_says_so() -> None:

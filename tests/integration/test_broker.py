@@ -12,6 +12,8 @@ from kafka.errors import KafkaTimeoutError
 from typer.testing import CliRunner
 
 from ackstream.cli.main import app
+from ackstream.client import Requester, Responder
+from ackstream.client.core import lifetime
 from ackstream.errors import LocalError
 from ackstream.kafka import clients
 from ackstream.kafka.topics import TOPICS, ensure_topics
@@ -84,6 +86,25 @@ def test_data_are_kept_over_a_stop_and_over_a_kill(settings: Settings):
     send(settings, b"x" * 9_000_000)
     assert [value[:20] for value in values(settings, 3)] == [b"before the stop", b"before the kill", b"x" * 20]
     assert ensure_topics(settings) == []
+
+
+def test_clients_report_that_their_broker_is_away_and_that_it_is_back(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lifetime, "LASTING_SECONDS", 1.0)
+    broker, kafka, states = Broker(settings), settings.kafka, [list[str]() for _ in range(3)]
+    broker.start()
+    ensure_topics(settings)
+    with (
+        Requester(kafka, on_connection=states[0].append),
+        Responder(kafka, handler=print, on_connection=states[1].append),
+        Responder(kafka, handler=print, group="g", on_connection=states[2].append),
+    ):
+        eventually(lambda: states == [["connected"]] * 3, "they are connected")
+        broker.stop()
+        eventually(lambda: states == [["connected", "disconnected"]] * 3, "the broker is away")
+        broker.start()
+        eventually(lambda: states == [["connected", "disconnected", "connected"]] * 3, "the broker is back")
 
 
 def test_a_second_broker_on_the_same_port_is_told_who_has_it(settings: Settings, tmp_path: Path):

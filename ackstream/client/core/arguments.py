@@ -61,8 +61,9 @@ def check_word(argument: str, value: object, words: Any) -> None:
 
 def check_length(argument: str, text: str, most: int) -> None:
     """Check that a name has 1 to ``most`` characters."""
+    check_type(argument, text, str)
     if not 0 < len(text) <= most:
-        raise InconsistentQosError(f"{argument} has {len(text)} characters: give 1 to {most:,}.")
+        raise BadParameterError(f"{argument} has {len(text)} characters: give 1 to {most:,}.")
 
 
 def check_type(argument: str, value: object, kind: type, *, optional: bool = False) -> None:

@@ -211,7 +211,12 @@ class ReliableSender:
 
     A record that failed for a reason that may pass is sent again after 0.2 s, behind those sent meanwhile. Times are
     seconds of a monotonic clock. ``submit`` may be called from any thread, the other methods from a single one.
+
+    :ivar away: whether Kafka has failed to store the last record
+    :ivar waits: whether records are on their way, and none was stored in the last :meth:`turn`
     """
+
+    away = waits = False
 
     def __init__(self, producer: Producer) -> None:
         self.sending = self.sending_bytes = 0
@@ -245,6 +250,7 @@ class ReliableSender:
 
     def turn(self, now: float) -> None:
         """Send the records that are due, those that failed temporarily included, and finish others as ``settle``."""
+        self.waits = self.sending > 0
         self.settle(now)
         while self._waiting and self._waiting[0][0] <= now and self.ready:
             with self._lock:
@@ -257,7 +263,9 @@ class ReliableSender:
         while self._reports:
             sending, error = self._reports.popleft()
             self._count(-1, sending)
-            if error is not None and may_pass(error) and now < sending.give_up_at:
+            self.away = may_pass(error)
+            self.waits &= error is not None
+            if self.away and now < sending.give_up_at:
                 self._plan(sending, now + RESEND_SECONDS)
             else:
                 sending.finished(error)

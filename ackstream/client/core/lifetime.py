@@ -52,7 +52,7 @@ def call_handler(handler: Callable[..., Any] | None, *arguments: Any) -> None:
     try:
         handler(*arguments)
     except Exception:
-        log.exception("A handler of the application failed.")
+        log.exception("A handler of the application failed: %r", handler)
 
 
 class Lifetime:
@@ -67,10 +67,11 @@ class Lifetime:
     ) -> None:
         """Begin; ``end`` fails the futures and waits of the client, before ``on_error``; ``name``: in the log."""
         self.error: Exception | None = None
+        self.end = end
         self._name = name
-        self._end = end
         self._on_error, self._on_connection = on_error, on_connection
         self._state: ConnectionState | None = None
+        self._waiting = Lasting()
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._here = threading.local()
@@ -100,8 +101,8 @@ class Lifetime:
                 return
             self.error = error
         try:
-            if self._end is not None:
-                self._end(error)
+            if self.end is not None:
+                self.end(error)
         finally:
             self._over.set()
         log.error("%s has ended: %s", self._name, error)
@@ -120,6 +121,15 @@ class Lifetime:
         elif before == "disconnected":
             log.warning("%s is connected again.", self._name)
         call_handler(self._on_connection, state)
+
+    def look(self, now: float, *, away: bool = False, waits: bool = False) -> None:
+        """Enter the state that evidence shows (seconds of any clock), first ``connected``; a wait is one once it lasts.
+
+        ``away``: Kafka did not store a record, or no answer came; ``waits``: for Kafka, an answer or a connection.
+        """
+        late = self._waiting.has(now, lasts=waits)
+        if self._state is not None or not (away or waits):
+            self.enter("disconnected" if away or late else "connected")
 
     def close(self) -> None:
         """Note that the application has closed the client."""
@@ -296,17 +306,20 @@ class Session(Generic[P]):
 
 
 class Lasting:
-    """Shows once that something has lasted for :data:`LASTING_SECONDS`, and again when it has begun anew."""
+    """Whether something has lasted for :data:`LASTING_SECONDS`."""
 
     _since: float | None = None
+    _has = False
+
+    def has(self, now: float, *, lasts: bool) -> bool:
+        """Note whether it lasts; return whether it has lasted (seconds of any clock)."""
+        self._since = (now if self._since is None else self._since) if lasts else None
+        return self._since is not None and now - self._since > LASTING_SECONDS
 
     def due(self, now: float, *, lasts: bool) -> bool:
-        """Note whether it lasts; return whether to log it now (seconds of any clock)."""
-        if not lasts or self._since is None:
-            self._since = now if lasts else None
-        found = self._since is not None and now - self._since > LASTING_SECONDS
-        self._since = inf if found else self._since
-        return found
+        """Note whether it lasts; return whether to log it now: once, and again when it has begun anew."""
+        before, self._has = self._has, self.has(now, lasts=lasts)
+        return self._has and not before
 
 
 class Parts(Generic[R]):

@@ -51,7 +51,7 @@ class _Elsewhere:
 
 
 def without_client(message: object) -> dict[str, Any]:
-    """Return the attributes of a copy of a message: its client, which is private, cannot be used by it."""
+    """Return the attributes of a copy of a message, for another process: without its client, which is private."""
     return {name: _Elsewhere() if name.startswith("_") else value for name, value in vars(message).items()}
 
 
@@ -74,9 +74,7 @@ class Message:
     headers: Mapping[str, bytes | None]
     timestamp_ms: int
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the client out of a copy, which another process may get."""
-        return without_client(self)
+    __getstate__ = without_client
 
     @property
     def size(self) -> int:

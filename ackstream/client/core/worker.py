@@ -72,7 +72,7 @@ class Worker(Closing):
         start: Start,
         *,
         labels: Labels | None = None,
-        on_error: Callable[[Exception], object] | None = None,
+        life: Lifetime | None = None,
         skips: bool = False,
     ) -> None:
         """Connect; no record is handled before ``run``. Topics and ``group`` are names without the prefix.
@@ -84,7 +84,8 @@ class Worker(Closing):
         connection = connection_of(brokers)
         self.skipped, self.originator_key = 0, connection.kafka.originator_key
         self.now = connection.now
-        self.life = Lifetime(self._leave, on_error)
+        self.life = life or Lifetime()
+        self.life.end = self._leave
         self.begin: Callable[[], object] = lambda: None
         self.release: Callable[[], object] = lambda: None
         self.turn: Callable[[float], object] = lambda _now: None
@@ -173,6 +174,8 @@ class Worker(Closing):
         with self._lock:
             self._release()
             self._take_turn()
+            away, waits = self.outbox.away, self.outbox.waits or not self.reader.reached
+        self.life.look(self.now(), away=away, waits=waits)
 
     def _keep(self) -> None:
         """Poll while a handler is slow: a member that does not poll holds up its group, which then rules it out."""

@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from kafka.errors import KafkaError
@@ -18,7 +18,7 @@ from kafka.errors import KafkaError
 from ackstream.client.core.arguments import check_word, names, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
-from ackstream.client.core.lifetime import Client
+from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ResponderOptions, SubscriberOptions
 from ackstream.client.parties import signals
@@ -79,9 +79,10 @@ SWEEP = 1_000
 AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
 
 
-class _Receiver(Client):
+class _Receiver(Client, Generic[AnyStatistics]):
     """A worker, its labels and its handler, and the counts of its signals."""
 
+    _kind: type[AnyStatistics]
     _worker: Worker
     _labels: Labels
 
@@ -90,6 +91,8 @@ class _Receiver(Client):
         self._handler: Callable[[Any], Answer] = options.handler
         self._skips = options.expired == "skip"
         self._counts: Counter[str] = Counter()
+        name = f"The {type(self).__name__} {options.group or ''}".rstrip()
+        self._life = Lifetime(None, options.on_error, options.on_connection, name)
 
     def _start(self, options: ResponderOptions, topics: Sequence[str], declared: frozenset[str]) -> None:
         connection, group = self._connection, options.group
@@ -97,10 +100,9 @@ class _Receiver(Client):
         connected = ExitStack()
         try:
             labels = self._labels = Labels(connected, connection, declared, group)
-            own: dict[str, Any] = {"labels": labels, "on_error": options.on_error}
+            own: dict[str, Any] = {"labels": labels, "life": self._life}
             self._worker = Worker(connection, topics, self._handle, group, options.start, **own)
             self._worker.turn = self._turn
-            self._life = self._worker.life
             # lets others have the labels
             self._worker.release = connected.close
             if "signals" in topics:
@@ -162,8 +164,10 @@ class _Receiver(Client):
         """The declared labels that are held now: all or none."""
         return self._labels.held
 
-    def _statistics(self, kind: type[AnyStatistics]) -> AnyStatistics:
-        counts, outbox = self._counts, self._worker.outbox
+    @property
+    def statistics(self) -> AnyStatistics:
+        """The counts since the start."""
+        counts, outbox, kind = self._counts, self._worker.outbox, self._kind
         others = {
             "received": counts["handled"] + counts["dropped"] + counts["expired"] + self._worker.skipped,
             "skipped": self._worker.skipped,
@@ -176,7 +180,7 @@ class _Receiver(Client):
         return kind(**{name: counts[name] for name in kind.__struct_fields__} | others)
 
 
-class Responder(_Receiver):
+class Responder(_Receiver[ResponderStatistics]):
     """Calls a handler for each signal and sends the answers that it returns, all in one thread.
 
     Commands and messages are handled in the order of each partition, which keeps the signals of one thing in order. The
@@ -193,6 +197,8 @@ class Responder(_Receiver):
     signals are handled again, none is missed.
     """
 
+    _kind = ResponderStatistics
+
     @takes(ResponderOptions)
     def __init__(self, options: ResponderOptions) -> None:
         """Connect and begin; when this returns, every signal sent from now on will be handled (by the group).
@@ -205,6 +211,8 @@ class Responder(_Receiver):
         :param start: where a group without offsets begins
         :param expired: ``skip`` or ``handle`` commands whose timeout is over
         :param on_error: called with the error that ends the responder, if one does
+        :param on_connection: called when ``connected``, or ``disconnected``: Kafka does not store answers, or no broker
+            was reached for 10 s
         :raises DittoError: 409, another client has one of the labels; 400, one is invalid or built in
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
@@ -212,11 +220,6 @@ class Responder(_Receiver):
         wanted = frozenset(names("labels", options.labels))
         self._responds = wanted & {LIVE_RESPONSE}
         self._start(options, ["signals"], wanted - self._responds)
-
-    @property
-    def statistics(self) -> ResponderStatistics:
-        """The counts since the start."""
-        return self._statistics(ResponderStatistics)
 
     def _handle(self, record: Any, work: Work) -> None:
         issued, worker = self._labels.issued, self._worker
@@ -228,7 +231,7 @@ class Responder(_Receiver):
         self._answer(signal, OpenDelivery(lambda: self._outbox, work, signal.correlation_id, issued))
 
 
-class Subscriber(_Receiver):
+class Subscriber(_Receiver[SubscriberStatistics]):
     """Calls a handler for each signal that it subscribed to, and sends weak acknowledgements for all others.
 
     Signals are handled in the order of each partition, which keeps those of one thing in order. The ``labels`` of a
@@ -237,10 +240,11 @@ class Subscriber(_Receiver):
     to a live command or message. If it raises, they get a nack. Signals that its filter drops, that ``visible`` hides
     or that it has no subscription for are acknowledged weakly, so that no requester waits for this subscriber in vain.
 
-    The labels belong to this subscriber, or to its group, as long as it runs and reaches the broker (see
-    ``protocol.ditto.labels``). If their lease could not be renewed in time, signals wait until it is; if another client
-    has them by then, it continues without them and declares them again.
+    The labels belong to this subscriber, or to its group, as those of a :class:`Responder` do. If another client has
+    them once their lease could not be renewed in time, it continues without them and declares them again.
     """
+
+    _kind = SubscriberStatistics
 
     @takes(SubscriberOptions)
     def __init__(self, options: SubscriberOptions) -> None:
@@ -258,6 +262,7 @@ class Subscriber(_Receiver):
         :param visible: the access rules; signals for which it returns false are hidden
         :param extra: returns the fields of a thing (its id, a selector) for subscriptions with ``extra_fields``
         :param on_error: called with the error that ends the subscriber, if one does
+        :param on_connection: as of a ``Responder``
         :raises DittoError: 409, another subscriber has the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
@@ -271,11 +276,6 @@ class Subscriber(_Receiver):
         # with labels all topics, since any signal may request these
         streams = rules.STREAMS if declared else self._subscriptions
         self._start(options, sorted({TOPIC_OF[stream] for stream in streams}), declared)
-
-    @property
-    def statistics(self) -> SubscriberStatistics:
-        """The counts since the start."""
-        return self._statistics(SubscriberStatistics)
 
     def _handle(self, record: Any, work: Work) -> None:
         signal = signals.read_publication(record, self._worker.originator_key)

@@ -242,9 +242,7 @@ class Delivered(Signal):
 
     _open: OpenDelivery | None = field(default=None, repr=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the subscriber out of a copy, which another process may get."""
-        return without_client(self)
+    __getstate__ = without_client
 
     def answer(self, answer: Answer) -> None:
         """Send an answer.

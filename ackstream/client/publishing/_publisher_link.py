@@ -255,7 +255,7 @@ class PublisherLink:
             if self._logged_on:
                 if self.readers is not None:
                     self.readers.keep_roles()
-                self.life.enter("disconnected" if self._away or self._messages.silent else "connected")
+                self.life.look(time.monotonic(), away=self._away or self._messages.silent)
 
     def _receive(self, record: Any) -> None:
         answer = reader_records.read_answer(record.value)

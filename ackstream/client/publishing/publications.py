@@ -161,15 +161,6 @@ def receipts(
         yield seq, Receipt(seq, stage, context, first, now, duplicate=seq == duplicate)
 
 
-def check_client(name: object) -> str:
-    """Return the name of a publisher."""
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_CLIENT_CHARACTERS:
-        raise BadParameterError(
-            f"client is {name!r:.80}: name the publisher with 1 to {MAX_CLIENT_CHARACTERS} characters."
-        )
-    return name
-
-
 def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = None) -> KeptMessage:
     """Return a message to keep and to send; ``headers`` replace its own."""
     named = [*(new.headers if headers is None else headers)]

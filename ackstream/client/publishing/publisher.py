@@ -9,7 +9,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.client.core.arguments import check_word, takes
+from ackstream.client.core.arguments import check_length, check_word, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
 from ackstream.client.core.storage import PublishStore, Synchronous
@@ -24,12 +24,12 @@ from ackstream.client.publishing.publications import (
     NewMessage,
     Open,
     Stage,
-    check_client,
     described,
     message_of,
 )
 from ackstream.errors import ClientError, InconsistentQosError
 from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +90,7 @@ class Publisher(Client):
         :raises SettleTimeout: the settle job does not answer
         """
         connection = connection_of(options.bootstrap_servers)
-        name = check_client(options.name)
+        check_length("name", name := options.name, MAX_CLIENT_CHARACTERS)
         check_word("stage", options.stage, Stage)
         check_word("synchronous", options.synchronous, Synchronous)
         self._options = options

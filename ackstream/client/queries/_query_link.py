@@ -45,7 +45,7 @@ class QueryLink:
     def __init__(self, connection: Connection, options: QueryOptions, bookmarks: Bookmarks) -> None:
         """Connect and begin to read; parameters and errors as of ``QueryClient``."""
         self.timeout = options.timeout
-        self.life = Lifetime(self._end, options.on_error, options.on_connection)
+        self.life = Lifetime(self._end, options.on_error, options.on_connection, f"The query client {options.name}")
         self.name = name = options.name
         self.order = threading.RLock()
         self._bookmarks = bookmarks
@@ -185,7 +185,7 @@ class QueryLink:
                 continue
             if self._session.unresumed:
                 self._await(self._send_again())
-            self.life.enter("disconnected" if self._session.silent else "connected")
+            self.life.look(time.monotonic(), away=self._session.silent)
             beat = {record_headers.CID: self._beat, record_headers.OPTIONS: "beat"}
             self.send("heartbeat", {"processed"}, beat)
 

@@ -182,7 +182,10 @@ class LogMessage(Message):
     omitted: int = 0
 
     def discard(self) -> None:
-        """Mark the message as processed: no resumed subscription repeats it; ``StoreError`` if the file fails."""
+        """Mark the message as processed: no resumed subscription repeats it; ``StoreError`` if the file fails.
+
+        It has no effect in a subscription without a ``bookmark`` or without a ``sub_id``.
+        """
         if self._bookmarks is not None and self.sub_id is not None:
             self._bookmarks.discard(self.sub_id, self.bookmark)
 

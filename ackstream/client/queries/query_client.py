@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from ackstream.client.core.lifetime import Client
 from ackstream.client.options import QueryOptions
 from ackstream.client.queries._query_link import QueryLink
 from ackstream.client.queries.bookmarks import Bookmarks
-from ackstream.errors import InconsistentQosError
+from ackstream.errors import BadParameterError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS
 from ackstream.protocol.queries import MOST_RECENT, NOW
@@ -53,28 +54,24 @@ class QueryClient(Client):
         :raises UnreachableError: no broker, or a topic is missing
         :raises StoreError: the file cannot be used
         :raises CommandTimeout: no answer: start the job (``ackstream submit query``)
-        :raises InconsistentQosError: a name without or with too many characters
+        :raises BadParameterError: a name without or with too many characters
         """
         connection = connection_of(options.bootstrap_servers)
         check_length("name", options.name, MAX_CLIENT_CHARACTERS)
         path = None if options.bookmarks is None else Path(options.bookmarks)
-        self._bookmarks = Bookmarks(options.name, path)
-        try:
+        with ExitStack() as stack:
+            self._bookmarks = Bookmarks(options.name, path)
+            stack.callback(self._bookmarks.close)
             self._link = QueryLink(connection, options, self._bookmarks)
             self._life = self._link.life
-        except BaseException:
-            self._bookmarks.close()
-            raise
-        try:
+            stack.callback(self._link.close)
             wanted = [f"heartbeat={max(1, round(options.heartbeat * 1000))}ms"]
             if options.conflation_ms is not None:
                 wanted.append(f"ack_conflation={options.conflation_ms}ms")
             answer = self._link.log_on({record_headers.OPTIONS: ",".join(wanted)})
             self.effective_conflation_ms = answer.effective_conflation_ms
             """How often the log's end is reported, if the service cannot do it as often as requested."""
-        except BaseException:
-            self.close()
-            raise
+            stack.pop_all()
 
     def sow(
         self,
@@ -91,7 +88,7 @@ class QueryClient(Client):
         :param filter: such as ``/order/price > 10 AND /state = 'open'``, or RQL: ``gt(order/price,10)``
         :param order_by: paths, ``/price DESC, /id``; by default in the order of the log
         :param top_n: the most records to return; 0 to only count them (``stats``)
-        :param keys: only records with these keys; ``InconsistentQosError`` if one contains a comma
+        :param keys: only records with these keys; ``BadParameterError`` if one contains a comma
         """
         headers = _headers(topic=topic, filter=filter, order_by=order_by, top_n=top_n, sow_keys=_joined(keys))
         return self._link.execute("sow", _QUERY, headers, timeout)
@@ -128,14 +125,16 @@ class QueryClient(Client):
 
         :param bookmark: ``EPOCH``, ``NOW``, ``MOST_RECENT`` (after the messages that the application has discarded), a
             message's bookmark (after that message), or a range such as ``[A:B]``, which ends
-        :param sub_id: the subscription's name, the same in every run for ``MOST_RECENT``
+        :param sub_id: the subscription's name, the same in every run; ``MOST_RECENT`` needs one
         :param replace: replace a subscription of that name
         :param handler: called with each message in the thread that reads, instead of an iteration
         """
         # without a bookmark the heartbeats report its position, which needs no record of its own
         requested = {"processed", "completed"} | ({"persisted"} if bookmark else set())
         progress = bool(bookmark)
-        if bookmark == MOST_RECENT and sub_id is not None:
+        if bookmark == MOST_RECENT:
+            if not sub_id:
+                raise BadParameterError("bookmark is MOST_RECENT: give sub_id, by which progress is remembered, too.")
             bookmark = self._bookmarks.most_recent(sub_id)
         options = "replace" if replace else None
         # the same as no bookmark, but ``completed`` then names the position to resume from
@@ -195,9 +194,9 @@ def _headers(**headers: str | int | None) -> dict[str, str]:
 
 
 def _joined(keys: Iterable[str]) -> str:
-    """Join keys by commas; ``InconsistentQosError`` if one has a comma, as it would select other records."""
+    """Join keys by commas; ``BadParameterError`` if one has a comma, as it would select other records."""
     found = [keys] if isinstance(keys, str) else list(keys)
     for key in found:
         if "," in key:
-            raise InconsistentQosError(f"The key {key!r} contains a comma: select its record by a filter.")
+            raise BadParameterError(f"The key {key!r} contains a comma: select its record by a filter.")
     return ",".join(found)

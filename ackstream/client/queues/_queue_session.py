@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -71,7 +72,10 @@ class AckBatches:
 
 
 class QueueSession:
-    """One session of a consumer at a queue; the caller sends the records that its methods return."""
+    """One session of a consumer at a queue; the caller sends the records that its methods return.
+
+    :ivar unanswered: whether a question to the queue has no answer yet: the bind, or one each third of a session
+    """
 
     def __init__(
         self, bind: Bind, batches: AckBatches, counts: Counter[str], flow: FlowQos, *, stopped: bool = False
@@ -80,6 +84,10 @@ class QueueSession:
         self._bind = bind
         self._identity = (bind.queue, bind.consumer, bind.session)
         self._session: Session[int] = Session(AGAIN_SECONDS * 1_000)
+        # a sign of life of a session that does not exist: the queue only answers, behind the settlements before it
+        self._question = Alive(bind.queue, bind.consumer, (bind.session + 1) % 2**53)
+        self._pause = self._ask_at = inf
+        self.unanswered = True
         self._last = 0
         self._flow = flow
         self._stopped, self._reported_stop = stopped, False
@@ -100,7 +108,11 @@ class QueueSession:
 
     def receive(self, record: QueueAnswer, now_ms: int = 0) -> MessageDelivered | NotSettled | None:
         """Receive an answer; return it if it concerns the application. Duplicates and foreign answers are ignored."""
-        if (record.queue, record.session) != (self._bind.queue, self._bind.session) or self.over is not None:
+        if record.queue != self._bind.queue or self.over is not None:
+            return None
+        if record.session in (self._bind.session, self._question.session):
+            self.unanswered, self._ask_at = False, now_ms + self._pause
+        if record.session != self._bind.session:
             return None
         if isinstance(record, Unbound):
             self.over = record
@@ -114,7 +126,9 @@ class QueueSession:
         self._last = record.number
         if isinstance(record, Bound):
             self.bound = record
-            self._session.begin(record.number, record.session_ms / ALIVE_PER_LEASE)
+            self._pause = record.session_ms / ALIVE_PER_LEASE
+            self._ask_at = now_ms + self._pause
+            self._session.begin(record.number, self._pause)
             self._batches.grant(record.backlog)
             return None
         if isinstance(record, MessageDelivered):
@@ -206,6 +220,9 @@ class QueueSession:
         elif due == "alive" or (self.bound is not None and self._reports(now_ms)):
             yield self.report(now_ms)
         yield from self._batches.due(now_ms)
+        if now_ms >= self._ask_at:
+            self.unanswered, self._ask_at = True, now_ms + self._pause
+            yield self._question
 
     def stop(self, *, stopped: bool) -> None:
         """Report with the next record whether the consumer wants messages."""

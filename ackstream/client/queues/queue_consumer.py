@@ -85,12 +85,14 @@ class QueueConsumer(Client):
         :param bind_timeout: seconds to wait for the service
         :param on_refused: receives the settlements that had no effect, with the reason
         :param on_error: called with the error that ends the consumer, if one does
+        :param on_connection: called when ``connected``, or ``disconnected``: the queue has not answered for 10 s
         :raises UnreachableError: no broker, or a topic is missing
         :raises BindTimeout: the service does not answer
         :raises UnknownQueueError: the settings of the service have no such queue
         :raises StartError: the table of ``lake`` cannot be read, ``MissingExtraError`` without the extra for it
-        :raises InconsistentQosError: a backlog below 1, a name that is empty or too long, batches of acceptances that
-            might never be full, or a flow that reports nothing
+        :raises BadParameterError: a name that is empty or too long
+        :raises InconsistentQosError: a backlog below 1, batches of acceptances that might never be full, or a flow that
+            reports nothing
         """
         connection = connection_of(options.bootstrap_servers)
         check_length("queue", options.queue, MAX_NAME)
@@ -104,7 +106,8 @@ class QueueConsumer(Client):
         self._queue, self._mode = options.queue, options.mode
         handling = handler_of(options.handler, options.batch_handler, options.max_batch)
         self._previous = threading.local()
-        self._life = Lifetime(lambda _: self._link.stop(), options.on_error)
+        name = f"The consumer {options.name} of the queue {options.queue}"
+        self._life = Lifetime(lambda _: self._link.stop(), options.on_error, options.on_connection, name)
         self._ending = Ending(self._life, self._finish)
         link = connection.queue_link or partial(QueueLink, connection)
         self._link: QueueLink = link(

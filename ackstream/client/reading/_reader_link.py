@@ -78,8 +78,6 @@ class ReaderLink:
         self._again: Parts[readers.ReaderState] | None = None
         self._unreadable = 0
         self._failure: KafkaError | None = None
-        # whether Kafka has refused the last record
-        self._away = False
         self._due = dict.fromkeys(("gaps", "recover", "commit"), 0.0)
         kafka = self._kafka = connection.kafka
         self._messages, self._stored, self._acks = map(kafka.topic, ("messages", "stored", "app-acks"))
@@ -215,7 +213,7 @@ class ReaderLink:
         else:
             self._report(now)
             self._keep_reading(now)
-            self._life.enter("disconnected" if self._away or self._history.unanswered else "connected")
+            self._life.look(now, away=self._sender.away or self._history.unanswered)
 
     def _report(self, now: float) -> None:
         for report in self._history.due():
@@ -267,7 +265,6 @@ class ReaderLink:
 
     def _send(self, record: ConsumerRecord, stored: Callable[[Any], None] = lambda _: None) -> None:
         def finished(error: BaseException | None) -> None:
-            self._away = error is not None
             if error is not None:
                 log.warning("Kafka rejected a report of reader %s: %s", self._start.reader, error)
                 # others are repeated when they are next due, or at the end of the period of an AppAck
@@ -284,7 +281,7 @@ def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeou
 
     :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings
     :param timeout: seconds to wait for the settle job
-    :raises InconsistentQosError: no reader can have the name
+    :raises BadParameterError: no reader can have the name
     :raises SettleTimeout: the settle job does not answer
     :raises UnreachableError: no broker, or a topic is missing
     """

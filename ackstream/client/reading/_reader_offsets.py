@@ -83,9 +83,6 @@ class ReaderPositions:
         self._suspects: dict[str, int] = {}
         self._ends: dict[Any, int] = {}
 
-    def begin(self, starts: Mapping[Any, int]) -> None:
-        self._starts = dict(starts)
-
     def start(
         self,
         partitions: Sequence[Any],
@@ -106,7 +103,7 @@ class ReaderPositions:
         if not undelivered and not durable:
             # the name may have been used long ago
             starts = {part: max(starts[part], first[part]) for part in partitions}
-        self.begin(starts)
+        self._starts = dict(starts)
         starts |= offsets_since(self._consumer, stored, max(0, as_of - SKEW_MS))
         for partition, offset in starts.items():
             self._consumer.seek(partition, offset)

@@ -112,7 +112,8 @@ class SampleReader(Client):
         :param on_error: called with the error that ends the reader, if one does
         :param on_connection: called when ``connected``, or ``disconnected``: its reports are not stored, or settle has
             not confirmed them for 10 s, or three reports if that is longer
-        :raises InconsistentQosError: settings that contradict each other
+        :raises InconsistentQosError: settings that contradict each other; ``BadParameterError``: a name without or with
+            too many characters
         :raises DittoError: 409, others have the labels; 400, a label is invalid
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         :raises StartError: the table of ``lake`` cannot be read

@@ -63,6 +63,8 @@ class Requester(Client):
         :param grace: seconds to wait for a reply after the request's timeout
         :param delivery_timeout: seconds within which the broker has to store a request
         :param on_error: called with the error that ends the requester, if one does
+        :param on_connection: called when ``connected``, or ``disconnected``: a request ended without a reply, or
+            Kafka does not store requests or is not reached for 10 s
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         self._options, self._connection = options, connection_of(options.bootstrap_servers)
@@ -71,7 +73,8 @@ class Requester(Client):
         self._replies = options.reply_to or self._kafka.topic("replies")
         self._reply_to = [] if options.reply_to is None else [(REPLY_TO, options.reply_to.encode())]
         self._requests = OpenRequests()
-        self._life = Lifetime(self._end, options.on_error)
+        self._silent = False  # the last reply did not come
+        self._life = Lifetime(self._end, options.on_error, options.on_connection, "The requester")
         self._reader = self._connection.reader(self._replies, writes=(self._signals,))
         try:
             self._producer = self._connection.producer(self._signals, delivery_timeout=options.delivery_timeout)
@@ -225,7 +228,10 @@ class Requester(Client):
     def _turn(self, now: float) -> None:
         self._sender.turn(now)
         for request, verdict in self._requests.due(now):
+            self._silent |= verdict == "no_reply"
             request.end(_not_sent(request) if verdict == "not_sent" else self._timed_out(request))
+        sender = self._sender
+        self._life.look(now, away=sender.away or self._silent, waits=sender.waits or not self._reader.reached)
 
     def _receive(self, record: Any) -> None:
         keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
@@ -247,6 +253,7 @@ class Requester(Client):
     def _answer(self, key: bytes, reply: Reply) -> None:
         request = self._requests.answer(key, reply.reply_id.encode())
         if request is not None:
+            self._silent = False
             request.end(reply)
 
     def _timed_out(self, request: OpenRequest) -> RequestTimeout:

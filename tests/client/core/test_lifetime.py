@@ -62,6 +62,29 @@ def test_changes_of_the_connection_are_lines_of_the_log_but_not_the_first_one(ca
     ]
 
 
+def test_the_evidence_of_a_client_is_its_state_from_the_first_connection_on() -> None:
+    states: list[str] = []
+    life = Lifetime(on_connection=states.append)
+    for now, away, waits, state in [
+        # not connected yet
+        (0, False, True, None),
+        (99, True, False, None),
+        (100, False, False, "connected"),
+        # refused by Kafka: at once
+        (101, True, False, "disconnected"),
+        (102, False, False, "connected"),
+        # an answer that is on its way, and one that is overdue
+        (103, False, True, "connected"),
+        (113, False, True, "connected"),
+        (113.1, False, True, "disconnected"),
+        (114, False, False, "connected"),
+        (124.2, False, True, "connected"),
+    ]:
+        life.look(now, away=away, waits=waits)
+        assert (states or [None])[-1] == state
+    assert states == ["connected", "disconnected"] * 2 + ["connected"]
+
+
 @pytest.mark.parametrize("wait", [Awaited.wait_for, partial(Awaited.wait_for, ask=int, again=0.01)])
 def test_a_wait_that_lasts_is_one_line_of_the_log(wait, caplog, monkeypatch):
     monkeypatch.setattr(lifetime, "LASTING_SECONDS", 0.02)
@@ -122,7 +145,7 @@ def test_handlers_that_raise_harm_nobody(caplog):
     call_handler(handler, 1)
     call_handler(None, 1)
     assert not life.alive
-    assert caplog.text.count("A handler of the application failed.") == 2
+    assert caplog.text.count("A handler of the application failed: <function test_handlers_that_raise") == 2
 
 
 def test_those_who_wait_are_woken_by_the_end():

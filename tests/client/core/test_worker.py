@@ -4,26 +4,32 @@ import json
 import threading
 import time
 from collections import Counter
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, RequestTimedOutError
+from msgspec import UNSET
 
-from ackstream.client.core import worker
-from ackstream.client.core.messages import Work
+from ackstream.client import Command, Requester, RequestTimeout, subscription
+from ackstream.client.core import lifetime, worker
+from ackstream.client.core.lifetime import Lifetime
+from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.errors import ThreadDiedError
 from ackstream.client.parties import receivers
 from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.parties.signals import Ack
+from ackstream.client.requests import requester as requests
 from ackstream.errors import MissingCodecError
 from ackstream.kafka.reader import MAX_RECORDS
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.settings import Kafka
 from tests.client.connections import FakeConnection
-from tests.harness.waiting import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +51,8 @@ class Consumer:
         self._listener: Any = None
         self._coordinator = SimpleNamespace(rebalance_in_progress=lambda: False)
         self._fetcher = SimpleNamespace(_next_partition_records=None)
+        self.broker = SimpleNamespace(connected=True)
+        self._client = SimpleNamespace(_manager=SimpleNamespace(_conns={0: self.broker}))
 
     def subscribe(self, _topics: Any, listener: Any) -> None:
         self._listener = listener
@@ -135,7 +143,7 @@ def test_a_worker_whose_thread_dies_leaves_and_reports_it(consumer):
     def turn(_now: float) -> None:
         raise KeyError("a bug")
 
-    running = worker_of(consumer, turn=turn, on_error=errors.append)
+    running = worker_of(consumer, turn=turn, life=Lifetime(None, errors.append))
     running.run()
     with pytest.raises(ThreadDiedError, match="a bug"):
         running.life.wait(10)
@@ -221,7 +229,7 @@ def test_a_worker_may_be_closed_where_its_error_is_reported(consumer):
     def turn(_now: float) -> None:
         raise KeyError("a bug")
 
-    running = worker_of(consumer, producer=producer, turn=turn, on_error=lambda _: running.close())
+    running = worker_of(consumer, producer=producer, turn=turn, life=Lifetime(None, lambda _: running.close()))
     running.run()
     running._loop.join()
     assert producer.closed == 1
@@ -267,6 +275,89 @@ def test_steps_of_a_worker_that_kafka_refuses_one_after_the_other_are_logged_in_
     running.close()
     logged = [record.getMessage() for record in caplog.records if "will be retried" in record.getMessage()]
     assert logged == ["A step of a worker failed and will be retried: KafkaError: away"] * 2
+
+
+_STORED = SimpleNamespace(topic="signals", partition=0, offset=0, timestamp=0)
+
+
+class Refusing(Closed):
+    """A producer for which Kafka refuses records, for a reason that may pass, until it is :attr:`back`."""
+
+    back = False
+
+    def send(self, *_: Any, **__: Any) -> Any:
+        error = None if self.back else RequestTimedOutError()
+        return SimpleNamespace(
+            add_callback=lambda report: report(_STORED) if error is None else None,
+            add_errback=lambda report: None if error is None else report(error),
+        )
+
+
+def states_of(monkeypatch: Any) -> list[str]:
+    monkeypatch.setattr(lifetime, "LASTING_SECONDS", 0.01)
+    return []
+
+
+@pytest.mark.parametrize("client", [Responder, partial(Subscriber, subscriptions=[subscription("events")])])
+def test_a_receiver_that_reaches_no_broker_is_disconnected_until_it_does(consumer, monkeypatch, client):
+    states = states_of(monkeypatch)
+    monkeypatch.setattr(Answers, "ask_time", lambda _: None)
+    with client(FakeConnection(consumer, Closed()), handler=print, on_connection=states.append):
+        eventually(lambda: states == ["connected"], "the first state")
+        consumer.broker.connected = False
+        eventually(lambda: states[1:] == ["disconnected"], "no broker")
+        consumer.broker.connected = True
+        eventually(lambda: states[2:] == ["connected"], "a broker")
+
+
+def test_a_receiver_whose_answers_kafka_does_not_store_is_disconnected_until_it_does(consumer, monkeypatch, caplog):
+    states, producer = states_of(monkeypatch), Refusing()
+    monkeypatch.setattr(Answers, "ask_time", lambda _: None)
+    with Responder(FakeConnection(consumer, producer), handler=print, on_connection=states.append) as responder:
+        eventually(lambda: states == ["connected"], "the first state")
+        ack = write_ack(Acknowledgement("a:b", 200, UNSET, {}), "n:x")
+        responder._outbox.send("c", ack, Work(0))
+        eventually(lambda: states[1:] == ["disconnected"], "the refusal")
+        producer.back = True
+        eventually(lambda: states[2:] == ["connected"], "it was sent again")
+    assert "The Responder is disconnected" in caplog.text
+
+
+def test_a_requester_is_disconnected_after_a_request_without_a_reply_until_the_next_reply(consumer, monkeypatch):
+    states, producer = states_of(monkeypatch), Refusing()
+    producer.back = True
+    monkeypatch.setattr(requests, "reply_id", lambda *_: "r1")
+    with Requester(FakeConnection(consumer, producer), grace=0.0, on_connection=states.append) as requester:
+        eventually(lambda: states == ["connected"], "the first state")
+        command = Command.modify_attribute("n:x", "a", 1)
+        with pytest.raises(RequestTimeout):
+            requester.request(command, timeout=0.01)
+        eventually(lambda: states[1:] == ["disconnected"], "no reply")
+        later = requester.send(command, correlation_id="c2")
+        named = {"correlation-id": b"c2", "reply-id": b"r1", "status": b"204", "completed-by": b"response"}
+        consumer.records = [
+            SimpleNamespace(topic="replies", partition=0, offset=0, timestamp=0, value=b"", headers=list(named.items()))
+        ]
+        assert later.result(PATIENCE_SECONDS).status == 204
+        eventually(lambda: states[2:] == ["connected"], "a reply")
+        producer.back = False
+        requester.publish(command)
+        eventually(lambda: states[3:] == ["disconnected"], "Kafka does not store it")
+        producer.back = True
+        eventually(lambda: states[4:] == ["connected"], "Kafka has stored it")
+
+
+def test_a_requester_whose_requests_wait_for_kafka_is_disconnected_until_they_are_stored(consumer, monkeypatch):
+    states, waiting = states_of(monkeypatch), list[Any]()
+    producer: Any = Closed()
+    producer.send = lambda *_, **__: SimpleNamespace(add_callback=waiting.append, add_errback=waiting.append)
+    with Requester(FakeConnection(consumer, producer), on_connection=states.append) as requester:
+        eventually(lambda: states == ["connected"], "the first state")
+        stored = requester.publish(Command.modify_attribute("n:x", "a", 1))
+        eventually(lambda: states[1:] == ["disconnected"], "nothing is stored")
+        waiting[0](_STORED)
+        eventually(lambda: states[2:] == ["connected"], "it is stored")
+        assert stored.result(0).offset == 0
 
 
 def signals(number: int, partition: int = 0) -> list[Any]:

@@ -18,7 +18,7 @@ from ackstream.client.queries._query_link import QueryLink
 from ackstream.client.queries.bookmarks import Bookmarks
 from ackstream.client.queries.message_stream import MessageStream
 from ackstream.client.queries.query_client import QueryClient
-from ackstream.errors import InconsistentQosError
+from ackstream.errors import BadParameterError
 from ackstream.protocol.messages import CommandAck, encode_ack
 from ackstream.protocol.queries import Position, bookmark, end
 from tests.client.connections import FakeConnection
@@ -682,13 +682,18 @@ def test_keys_select_their_records_and_no_others(link: QueryLink, keys: list[str
     with pytest.raises(CommandTimeout):
         client.sow("orders", keys=keys)
     assert headers[0]["sow_keys"] == sent
-    with pytest.raises(InconsistentQosError, match="contains a comma"):
+    with pytest.raises(BadParameterError, match="contains a comma"):
         client.sow_delete("orders", keys=["a,b"])
+
+
+def test_the_most_recent_message_of_a_subscription_without_a_name_is_not_known() -> None:
+    with pytest.raises(BadParameterError, match="bookmark is MOST_RECENT: give sub_id"):
+        object.__new__(QueryClient).subscribe("orders", bookmark="MOST_RECENT")
 
 
 @pytest.mark.parametrize("name", ["", "n" * 256])
 def test_a_name_that_the_service_would_not_answer_is_refused(name: str) -> None:
-    with pytest.raises(InconsistentQosError, match="1 to 255"):
+    with pytest.raises(BadParameterError, match="1 to 255"):
         QueryClient("localhost:9092", name=name)
 
 

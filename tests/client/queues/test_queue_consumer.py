@@ -17,7 +17,7 @@ from ackstream.client.queues import _queue_link as queue_link
 from ackstream.client.queues.queue_consumer import QueueConsumer
 from ackstream.client.queues.queued_messages import FlowQos
 from ackstream.client.reading.samples import Sample
-from ackstream.errors import InconsistentQosError, NotConnectedError, StartError
+from ackstream.errors import BadParameterError, InconsistentQosError, NotConnectedError, StartError
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 from ackstream.settings import Lake
@@ -47,6 +47,7 @@ class Service:
         self.backlog = 100
         self.lease_ms = 0
         self.session_ms = 30_000
+        self.away = False
 
     def deliver(self, *numbers: int, partition: int = 0, **more: Any) -> None:
         """Deliver messages named by their number, which is that of the answer too."""
@@ -67,6 +68,8 @@ class Service:
         if self.rejections and isinstance(record, Alive) and record.handed_out:
             raise self.rejections.popleft()
         self.sent.append(record)
+        if isinstance(record, Alive) and record.session != self.session and not self.away:
+            self.answers.append(Unbound("q", "A", record.session, "replaced"))
         if isinstance(record, Bind) and record.session != self.session:
             self.session = record.session
             self.answers.append(Bound("q", "A", self.session, 1, self.backlog, self.lease_ms, self.session_ms))
@@ -130,6 +133,21 @@ def test_a_message_that_cannot_be_read_goes_back_and_the_others_are_handed_out(
     assert (refusal.messages, refusal.outcome, refusal.unavailable) == (("m3",), "rejected", True)
     assert consumer.alive
     assert (consumer.statistics.unavailable, consumer.statistics.rejected) == (1, 0)
+
+
+def test_a_consumer_whose_queue_does_not_answer_is_disconnected_until_it_does(
+    service: Service, consume: Callable[..., QueueConsumer], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(lifetime, "LASTING_SECONDS", 0.05)
+    states: list[str] = []
+    service.session_ms = 900
+    consume(on_connection=states.append)
+    eventually(lambda: states == ["connected"], "the first state")
+    service.away = True
+    eventually(lambda: states[1:] == ["disconnected"], "the queue is away")
+    service.away = False
+    eventually(lambda: states[2:] == ["connected"], "the queue is back")
+    assert "The consumer A of the queue q is disconnected" in caplog.text
 
 
 def test_messages_of_a_partition_without_a_leader_hold_up_no_others_and_follow_once_it_has_one(
@@ -556,5 +574,5 @@ def test_who_is_replaced_ends_and_learns_it(service: Service, consume: Callable[
 
 @pytest.mark.parametrize("names", [{"queue": ""}, {"name": ""}, {"name": "n" * 256}])
 def test_a_name_that_the_service_would_not_read_is_refused(names: dict[str, str]) -> None:
-    with pytest.raises(InconsistentQosError, match="1 to 255"):
+    with pytest.raises(BadParameterError, match="1 to 255"):
         QueueConsumer("localhost:9092", **{"queue": "q", "name": "A"} | names)  # type: ignore[arg-type]

@@ -42,7 +42,8 @@ def _new_session(
 
 
 def _due(session: QueueSession, now: int) -> list[Any]:
-    return list(session.due(now))
+    """Return the records that are due, without questions."""
+    return [record for record in session.due(now) if record.session == BIND.session]
 
 
 def test_a_bind_is_repeated_until_it_is_answered_then_there_are_signs_of_life() -> None:
@@ -55,6 +56,19 @@ def test_a_bind_is_repeated_until_it_is_answered_then_there_are_signs_of_life() 
         [],
         [Alive("q", "A", 7, received=1)],
     ]
+
+
+def test_a_queue_that_has_not_answered_for_a_third_of_a_session_is_asked_until_it_answers() -> None:
+    session, question = _session(), Alive("q", "A", 8)
+    assert session.unanswered
+    session.receive(BOUND, 0)
+    assert not session.unanswered
+    session.receive(_delivered(2), 9_000)
+    asked = [(question in list(session.due(now)), session.unanswered) for now in (18_999, 19_000, 28_999, 29_000)]
+    assert asked == [(False, False), (True, True), (False, True), (True, True)]
+    assert session.receive(Unbound("q", "A", 8, "replaced"), 30_000) is None
+    assert (session.unanswered, session.over) == (False, None)
+    assert question not in list(session.due(39_999))
 
 
 def test_a_duplicate_delivery_is_dropped_and_a_redelivery_is_not() -> None:

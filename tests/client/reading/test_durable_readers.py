@@ -9,7 +9,7 @@ from ackstream.client.core.connection import Connection
 from ackstream.client.errors import SettleTimeout
 from ackstream.client.reading import _reader_link as module
 from ackstream.client.reading._reader_link import delete_durable_subscription, known_readers
-from ackstream.errors import InconsistentQosError
+from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.readers import KnownReader, KnownReaders, ReaderRemoved, ReaderStop, read, write
 from ackstream.settings import Kafka
@@ -55,7 +55,7 @@ def test_a_subscription_is_deleted_once_every_shard_says_so(settle: Callable[...
     sent = settle(*(ReaderRemoved("r1", shard, 3, 1) for shard in (0, 2, 1)))
     delete_durable_subscription(Kafka(), name="r1", timeout=PATIENCE_SECONDS)
     assert set(sent) == {ReaderStop("r1")}
-    with pytest.raises(InconsistentQosError, match="name has 0 characters: give 1 to 255"):
+    with pytest.raises(BadParameterError, match="name has 0 characters: give 1 to 255"):
         delete_durable_subscription(Kafka(), name="")
 
 

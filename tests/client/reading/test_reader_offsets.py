@@ -196,7 +196,7 @@ def test_without_a_table_a_paused_reader_loses_nothing() -> None:
 def test_without_a_table_reading_goes_back_to_the_first_record_of_kafka_before_anything_is_given_up() -> None:
     history, consumer = _history(6, 6), Consumer(position=10)
     recovering = ReaderPositions(consumer, history, None)
-    recovering.begin({PARTITION: 5})
+    recovering._starts = {PARTITION: 5}
     for _ in range(2):
         recovering.recover([PARTITION])
     assert consumer.sought == [2]
@@ -214,7 +214,7 @@ def test_a_missing_sample_that_may_be_compressed_ends_a_reader_with_the_name_of_
     reader = TopicReader(consumer)
     reader.codec = "zstd", ("messages", 0, 7)
     recovering = ReaderPositions(consumer, history, None, check=partial(reader.check_codec, "Messages"))
-    recovering.begin({PARTITION: 5})
+    recovering._starts = {PARTITION: 5}
     # not before it is certain that one is missing: other writers may compress as they like
     recovering.recover([PARTITION])
     with pytest.raises(MissingCodecError, match=r"Messages are compressed with zstd.*: pip install zstandard"):
@@ -226,7 +226,7 @@ def test_reading_goes_back_twice_as_far_each_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reader_offsets, "LOOK_BACK", 1)
     history, consumer = _history(6, 6), Consumer(position=10)
     recovering = ReaderPositions(consumer, history, None)
-    recovering.begin({PARTITION: 9})
+    recovering._starts = {PARTITION: 9}
     while consumer.sought != [8, 6, 2]:
         consumer.at = 10
         recovering.recover([PARTITION])

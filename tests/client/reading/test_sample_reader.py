@@ -15,7 +15,7 @@ from ackstream.client.reading import _sample_cache as sample_cache
 from ackstream.client.reading import sample_reader
 from ackstream.client.reading.sample_reader import SampleReader
 from ackstream.client.reading.samples import Kind, ReaderQos, Sample, usable_lake
-from ackstream.errors import InconsistentQosError, StartError, UnreachableError
+from ackstream.errors import BadParameterError, InconsistentQosError, StartError, UnreachableError
 from ackstream.protocol.messages import StoredRange
 from ackstream.settings import Kafka, Lake
 from tests.harness.waiting import eventually
@@ -252,7 +252,7 @@ def test_a_sample_that_is_acknowledged_while_the_lease_of_the_labels_has_lapsed_
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_connected(options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InconsistentQosError, match=reason):
+    with pytest.raises((BadParameterError, InconsistentQosError), match=reason):
         SampleReader(Kafka(), name="r1", **options)
 
 

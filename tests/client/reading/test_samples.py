@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos, of_record, of_row
-from ackstream.errors import InconsistentQosError
+from ackstream.errors import BadParameterError, InconsistentQosError
 from ackstream.jobs.persist.records import HEADER_COLUMNS
 from ackstream.protocol import record_headers
 
@@ -112,7 +112,7 @@ def test_a_reader_that_contradicts_itself_is_not_created(values: dict[str, Any],
     ],
 )
 def test_a_writer_that_contradicts_itself_is_not_created(values: dict[str, Any], text: str) -> None:
-    with pytest.raises(InconsistentQosError, match=text):
+    with pytest.raises((BadParameterError, InconsistentQosError), match=text):
         WriterQos(**values)
 
 

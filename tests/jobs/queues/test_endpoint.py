@@ -192,6 +192,14 @@ def test_a_record_of_a_lost_consumer_is_answered_with_unbound(record: Any) -> No
     assert service.batch((SESSION + 1, record)) == [Unbound("q", "A", 1, "lost")]
 
 
+def test_a_sign_of_life_of_a_session_that_does_not_exist_is_answered_and_changes_nothing() -> None:
+    service = Service(solace())
+    service.batch((0, Bind("q", "A", 1)), (0, 1))
+    state, events, timeout = service._state, list(service.events), service.timeout
+    assert service.batch((0, Alive("q", "A", 2))) == [Unbound("q", "A", 2, "replaced")]
+    assert (service._state, service.events, service.timeout) == (state, events, timeout)
+
+
 def test_a_second_consumer_of_a_name_takes_over_and_the_first_is_unbound() -> None:
     service = Service(solace())
     service.batch((0, 1), (0, _bind()))
