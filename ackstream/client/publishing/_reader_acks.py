@@ -78,8 +78,8 @@ class WriterAcknowledgements(Awaited):
         with self.changed:
             self._start = state.released + 1 if state.written else first
             self.written = max(next_seq, self._start) - 1
-            self._release(self._start - 1)
-            self._finish((max(low, state.written + 1), high) for low, high in holes if high > state.written)
+            new = [(max(low, state.written + 1), high) for low, high in holes if high > state.written]
+            self._finish(new, self._start - 1)
 
     def receive(self, answer: Answer) -> None:
         if isinstance(answer, ApplicationAcknowledged):
@@ -90,8 +90,7 @@ class WriterAcknowledgements(Awaited):
             if isinstance(answer, WriterState):
                 self._state, self._answered_at = answer, time.monotonic()
             if isinstance(answer, (SamplesDone, WriterState)):
-                self._finish(answer.intervals if isinstance(answer, SamplesDone) else answer.done)
-                self._release(answer.released)
+                self._finish(answer.intervals if isinstance(answer, SamplesDone) else answer.done, answer.released)
             self.changed.notify_all()
 
     def keep_roles(self) -> None:
@@ -178,12 +177,8 @@ class WriterAcknowledgements(Awaited):
     def _kept(self) -> int:
         return sum(last - first + 1 for first, last in self.retained)
 
-    def _release(self, released: int) -> None:
-        if released > 0:
-            self._finish([(1, released)])
-
-    def _finish(self, runs: Iterable[Interval]) -> None:
-        new = self._done.merge(runs)
+    def _finish(self, runs: Iterable[Interval], released: int) -> None:
+        new = self._done.merge([*runs, (1, released)] if released > 0 else runs)
         self._gone.merge(new)
 
     def _callbacks(self, event: ApplicationAcknowledged) -> list[Callback]:

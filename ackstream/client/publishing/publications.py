@@ -83,6 +83,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
     :ivar context: the object that the application passed to ``publish``
     :ivar first: the first message that this receipt covers; ``seq`` itself unless receipts are windowed
+    :ivar timestamp_ms: when the publisher got it, by its own clock, in epoch milliseconds
     :ivar duplicate: it was already stored; the first copy counts
     """
 
