@@ -96,6 +96,12 @@ class Clients:
             found.set_result(Reply(identity, "r-1", envelope.status or 200, completed_by, encode(envelope), 0))
         return found
 
+    def publish(self, command: Envelope) -> Future[Any]:
+        self.sent.append(command)
+        found: Future[Any] = Future()
+        found.set_result(None)
+        return found
+
 
 @contextmanager
 def serving(answer: Callable[[Envelope], Any] | None = parts.NO_CONTENT, **given_: Any) -> Iterator[Running]:
@@ -332,6 +338,9 @@ UPGRADE = (
         pytest.param([b"\0\r\n\r\n" * 2_000], id="more after a refusal"),
         pytest.param([b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"], id="offer"),
         pytest.param([UPGRADE % (b"", b""), b"\x81\x82\0\0\0\0\xff\xfe"], id="text that is none"),
+        pytest.param(
+            [UPGRADE % (b"", b""), b"\x81\x81\0\0\0\0\xff\x88\x82\0\0\0\0\x03\xe8"], id="text that is none, and an end"
+        ),
         pytest.param([UPGRADE % (b"", b""), b"\x8f\xff\0\0"], id="frame that is none"),
         pytest.param([UPGRADE % (b"?x=1", b"")], id="refused"),
         pytest.param([UPGRADE % (b"?correlation-id=%0d%0a", b"x-y: \xff\r\ncorrelation-id: \xff\r\n")], id="headers"),

@@ -19,6 +19,7 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 
@@ -271,6 +272,11 @@ class SocketConnection(WebSocketsSansIOProtocol):
             self.frames = []
         else:
             self.transport.abort()
+
+    def send_receive_event_to_app(self) -> None:
+        """Hand over a message; behind one that is invalid a close frame may have come, which ends the connection."""
+        with suppress(InvalidState):
+            super().send_receive_event_to_app()
 
     def handle_events(self) -> None:
         """Handle frames; those that no client needs end the connection, and pongs that are not read are not sent."""
