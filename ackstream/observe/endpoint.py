@@ -177,7 +177,7 @@ class Ending:
         try:
             yield
             if time.monotonic() > self.finish:
-                # the end of a JVM may wait, too
+                # what a JVM does at its end waits, too
                 self._exit()
         finally:
             self._guard.cancel()
@@ -190,7 +190,7 @@ class Ending:
             self._guard.start()
 
     def _abandon(self) -> None:
-        log.warning("Ending with work left over: another system, such as Kafka, does not answer.")
+        log.warning("Ending without what is left to do: another system, such as Kafka, does not answer.")
         self._exit()
 
     def _exit(self) -> None:
