@@ -233,7 +233,7 @@ def gateway() -> None:
     from ackstream.gateway.exchange import connected
     from ackstream.gateway.server import Server
     from ackstream.observe import logs
-    from ackstream.observe.endpoint import ENDING, serving
+    from ackstream.observe.endpoint import serving
 
     settings = logs.begin("gateway")
 
@@ -241,7 +241,7 @@ def gateway() -> None:
         line = f"The gateway is at {address}: things at /api/2/things, /ws/2; the live page at /, the API at /doc."
         terminal.Terminal(stderr=True, soft_wrap=True).print(line, highlight=False)
 
-    with ENDING.limited(), serving(settings.metrics, "gateway"), connected(settings) as dependencies:
+    with serving(settings.metrics, "gateway"), connected(settings) as dependencies:
         try:
             with terminal.Interrupts():
                 asyncio.run(Server(dependencies, print_address).serve())
@@ -273,7 +273,7 @@ def route() -> None:
 def _run(program: str, key: str, name: str, runner: Callable[[Settings, Any], Runner]) -> None:
     """Run the parts of the settings under a key, which have their names under another one."""
     from ackstream.observe import logs
-    from ackstream.observe.endpoint import ENDING, serving
+    from ackstream.observe.endpoint import serving
 
     settings = logs.begin(program)
     parts = getattr(settings, key)
@@ -282,17 +282,11 @@ def _run(program: str, key: str, name: str, runner: Callable[[Settings, Any], Ru
     # other systems are unreachable now and then: the program itself logs that, and the time of its next attempt
     logging.getLogger("kafka").setLevel(logging.ERROR)
     console = terminal.Terminal(stderr=True)
-    with (
-        ENDING.limited(),
-        terminal.Interrupts(),
-        serving(settings.metrics, program),
-        runner(settings, parts) as running,
-    ):
+    with terminal.Interrupts(), serving(settings.metrics, program), runner(settings, parts) as running:
         console.print(f"Running {', '.join(getattr(part, name) for part in parts)}. Ctrl-C stops it.")
         try:
             running.run()
         except KeyboardInterrupt:
-            ENDING.begin()
             console.print("Closing.")
 
 

@@ -34,7 +34,7 @@ from ackstream.gateway.middleware import connections, edge
 from ackstream.gateway.middleware.admission import Doors
 from ackstream.gateway.page.pages import page_routes
 from ackstream.gateway.websocket.session import socket_route
-from ackstream.observe.endpoint import ENDING, HEALTH
+from ackstream.observe.endpoint import HEALTH
 from ackstream.protocol.errors import DittoError
 from ackstream.settings.access import FileWatch, WatchedFile
 
@@ -189,7 +189,6 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
         """Accept no new connections, respond to all waiting clients, and end connections that remain after 5 s."""
-        ENDING.begin()
         self._exchange.interrupt()
         # a task that waits for a client ends with its connection; uvicorn would cancel it, and answer 500
         timer = asyncio.get_running_loop().call_later(SHUTDOWN_SECONDS, self._abort)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import os
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http import HTTPStatus
 from itertools import accumulate, groupby
 from socketserver import ThreadingMixIn
@@ -25,7 +23,7 @@ from ackstream.errors import SettingsError
 from ackstream.observe.metrics import FIGURES, INFO, Figures, Metric, MetricSample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from _typeshed.wsgi import StartResponse, WSGIApplication
     from prometheus_client import CollectorRegistry
@@ -155,53 +153,6 @@ def _late(pulses: Iterable[tuple[str, Pulse]], now: float) -> tuple[str, ...]:
 HEALTH = Health()
 """Signs of life of this process."""
 
-
-END_SECONDS, FINISH_SECONDS = 16.0, 10.0
-"""A program ends within this time of a signal; in the first part of it, batches may end."""
-
-
-class Ending:
-    """The end of a process: no system that is away, such as Kafka, delays it for more than :data:`END_SECONDS`."""
-
-    def __init__(self) -> None:
-        """Prepare; ``finish``: monotonic time until which work at hand may continue; ``halt`` ends a JVM at once."""
-        self.finish = math.inf
-        self.halt: Callable[[], object] = lambda: None
-        self._guard: threading.Timer | None = None
-
-    @contextmanager
-    def limited(self) -> Iterator[None]:
-        """Let :meth:`begin` end the process, with status 0, if the block does not end in time."""
-        self._guard = threading.Timer(END_SECONDS, self._abandon)
-        self._guard.daemon = True
-        try:
-            yield
-            if time.monotonic() > self.finish:
-                # what a JVM does at its end waits, too
-                self._exit()
-        finally:
-            self._guard.cancel()
-            self.finish, self._guard = math.inf, None
-
-    def begin(self) -> None:
-        """Count from now, after a signal; for any thread, and without effect outside of such a block."""
-        if self._guard is not None and self.finish == math.inf:
-            self.finish = time.monotonic() + FINISH_SECONDS
-            self._guard.start()
-
-    def _abandon(self) -> None:
-        log.warning("Ending without what is left to do: another system, such as Kafka, does not answer.")
-        self._exit()
-
-    def _exit(self) -> None:
-        logging.shutdown()
-        with suppress(Exception):
-            self.halt()
-        os._exit(0)
-
-
-ENDING = Ending()
-"""The end of this process."""
 
 LIVE, READY, METRICS = "/health/live", "/health/ready", "/metrics"
 CLIENT_SECONDS = 10.0

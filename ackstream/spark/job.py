@@ -18,7 +18,7 @@ from ackstream.errors import AckstreamError, StoppedError, cause
 from ackstream.kafka.login import not_allowed
 from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.topics import prepare
-from ackstream.observe.endpoint import ENDING, FINISH_SECONDS, HEALTH
+from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES
 from ackstream.spark.checkpoint import (
     RULES,
@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STOP_POLL_SECONDS = 0.02
+STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.02
+"""The time for the running batch to finish when a job is stopped."""
+
 AWAIT_SECONDS = 1
 DRIVER, SILENT_SECONDS = "The driver", 120.0
 """Its sign of life is that it asks the JVM about its queries."""
@@ -191,7 +193,7 @@ class Job:
 
 def stop_in_order(query: StreamingQuery) -> None:
     """Stop a query at the end of the running batch, which Spark would interrupt and repeat at the next start."""
-    before, deadline = _newest(query), min(ENDING.finish, time.monotonic() + FINISH_SECONDS)
+    before, deadline = _newest(query), time.monotonic() + STOP_SECONDS
     # a query that is behind runs batches without a pause, so that its trigger is always active
     while (
         query.isActive and query.status["isTriggerActive"] and _newest(query) == before and time.monotonic() < deadline

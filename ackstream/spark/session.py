@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
@@ -37,7 +36,7 @@ from ackstream.local.submit import (
     write_properties,
 )
 from ackstream.observe import logs
-from ackstream.observe.endpoint import ENDING, serving
+from ackstream.observe.endpoint import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -158,7 +157,6 @@ class _Handler:
                 found.getLoggerConfig(name).setLevel(self._off)
             self._loggers.updateLoggers()
         finally:
-            ENDING.begin()
             self._stop.set()
 
 
@@ -177,7 +175,6 @@ def driver(settings: Settings, name: str) -> Iterator[tuple[SparkSession, thread
     if submitted:
         # PySpark handles SIGINT even if it was ignored before
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        ENDING.halt = partial(spark.sparkContext._jvm.java.lang.Runtime.getRuntime().halt, 0)  # noqa: SLF001 - see below
     yield spark, stop
     java = spark.sparkContext._jvm.sun.misc  # noqa: SLF001 - there is no public way
     for number, handler in before.items():
@@ -206,7 +203,7 @@ def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
     try:
         settings = logs.begin(program)
         try:
-            with ENDING.limited(), serving(settings.metrics, program):
+            with serving(settings.metrics, program):
                 run(settings)
         except EXPECTED as error:
             raise failure(settings.kafka, error) from error

@@ -11,7 +11,7 @@ import pytest
 
 from ackstream.cli.terminal import FAILED, NO_ANSWER, WRONG_INPUT
 from ackstream.local.machine import cache, jobs
-from ackstream.observe.endpoint import END_SECONDS
+from ackstream.spark.job import STOP_SECONDS
 from tests.deploy.product import DEPLOY, check_command, settings
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_what_is_started_again_is_not_what_has_to_be_corrected_first(path: Path)
 
 def test_a_job_is_given_time_for_the_batch_at_hand_and_asked_as_a_driver() -> None:
     service = _read(DEPLOY / "systemd/ackstream@.service")["Service"]
-    assert int(service["TimeoutStopSec"][0].removesuffix("s")) > END_SECONDS
+    assert int(service["TimeoutStopSec"][0].removesuffix("s")) > STOP_SECONDS
     # a signal to all processes would end Python's workers in the middle of it
     assert service["KillMode"] == ["mixed"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import time
-from concurrent.futures import Future
 from pathlib import Path
 
 import httpx
@@ -13,7 +12,6 @@ import pytest
 
 from ackstream import __version__
 from ackstream.errors import SettingsError
-from ackstream.observe import endpoint
 from ackstream.observe.endpoint import LIVE, READY, Health, serving
 from ackstream.observe.metrics import REQUESTS, Figures
 from ackstream.settings import Metrics
@@ -135,41 +133,3 @@ def test_the_answer_to_a_probe_has_its_status_and_what_is_wrong() -> None:
     assert (status, json.loads(body)) == (503, {"status": "failing", "problems": ["Kafka: no sign yet."]})
     status, body = health.answer(LIVE, 100)
     assert (status, json.loads(body)) == (200, {"status": "ok", "problems": []})
-
-
-class _Ended(Exception):  # noqa: N818 - it stands for the end of the process
-    pass
-
-
-def _process(monkeypatch: pytest.MonkeyPatch, seconds: float) -> tuple[endpoint.Ending, Future[int], list[str]]:
-    """Return the end of a process that takes at most so long, the status that it gets, and what was halted before."""
-    ended, halted, ending = Future[int](), list[str](), endpoint.Ending()
-    monkeypatch.setattr(endpoint, "END_SECONDS", seconds)
-    monkeypatch.setattr(endpoint, "FINISH_SECONDS", -1 if seconds else 1e6)
-    monkeypatch.setattr(endpoint.os, "_exit", ended.set_result)
-    monkeypatch.setattr(endpoint.logging, "shutdown", lambda: None)
-    ending.halt = lambda: halted.append("JVM")
-    return ending, ended, halted
-
-
-def test_after_a_signal_a_process_ends_in_time_whatever_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    ending, ended, halted = _process(monkeypatch, 0)
-    with ending.limited():
-        ending.begin()
-        ending.begin()
-        assert ended.result(10) == 0
-    assert halted == ["JVM"]
-
-
-def test_a_process_whose_end_took_long_does_not_wait_for_its_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    ending, ended, halted = _process(monkeypatch, 1e6)
-    with ending.limited():
-        ending.begin()
-        assert not ended.done()
-    assert (ended.result(0), halted) == (0, ["JVM"])
-    # no signal has come
-    ending, ended, halted = _process(monkeypatch, 1e6)
-    with ending.limited():
-        pass
-    ending.begin()
-    assert (ended.done(), halted) == (False, [])
