@@ -228,7 +228,7 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
             Requester(settings.kafka, default_timeout=seconds, delivery_timeout=delivery) as requester,
             Live(settings) as live,
             Streaming(
-                settings, (exchange := Exchange(requester, outcomes, lambda: live.feed.presence.missing)).ask
+                settings, (exchange := Exchange(requester, outcomes, lambda: live.presence.missing)).ask
             ) as streaming,
         ):
             yield Dependencies(settings, authenticator, access, exchange, live, streaming, audit)

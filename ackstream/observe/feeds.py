@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +13,7 @@ from kafka.admin import OffsetSpec
 from kafka.errors import KafkaError, RetriableError, UnknownTopicOrPartitionError
 
 from ackstream.kafka import topics as kafka_topics
-from ackstream.kafka.clients import Closing, connect_admin, connect_consumer, monotonic_ms
+from ackstream.kafka.clients import Closing, connect_admin, connect_consumer
 from ackstream.kafka.connection import offsets_since
 from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.reader import TopicReader, check_topics
@@ -80,8 +78,6 @@ class TopicFeed(Closing):
 
 SILENT_MS = 15_000
 """A clock without a sign of life for this time is reported; allows for the difference between two clocks."""
-RESTART_MS = 60_000
-"""A job is missing after this time without a sign of life: its lease (6 s), and its usual restart by a supervisor."""
 
 
 def silence(signed_at: int | None, now: int) -> str:
@@ -94,37 +90,12 @@ def silence(signed_at: int | None, now: int) -> str:
     return f"The job correlate has given {signs}, so no request is answered or times out: is it running?"
 
 
-@dataclass
-class Presence:
-    """Whether correlate is certainly missing, by looks at its newest sign of life, one every few seconds.
-
-    It is until its first sign, and :data:`RESTART_MS` after the last one. A sign must have stayed the newest for
-    :data:`SILENT_MS` of looks, too: neither clocks that differ nor a Kafka that was away make a job missing.
-    """
-
-    # a sentence, empty while the job may run
-    missing: str = ""
-    _sign: int | None = None
-    _since: int = 0
-    _looked: float = -math.inf
-
-    def look(self, signed_at: int | None, now: int, passed: int) -> None:
-        """Take the newest sign, this machine's time (both as :func:`silence`), and that of a monotonic clock, in ms."""
-        if signed_at != self._sign or passed - self._looked >= SILENT_MS:
-            self._sign, self._since = signed_at, passed
-        self._looked, seen = passed, passed - self._since
-        now = max(now, (signed_at or 0) + seen)
-        gone = signed_at is None or (seen >= SILENT_MS and now - signed_at >= RESTART_MS)
-        self.missing = silence(signed_at, now) if gone else ""
-
-
 class LedgerFeed(TopicFeed):
     """Reads the ledger, and checks the clock of requests."""
 
     def __init__(self, settings: Settings, since: int) -> None:
         """Connect, to read since epoch milliseconds; raises if the broker is unavailable or a topic is missing."""
         super().__init__(settings, ["ledger"], since)
-        self.presence = Presence()
 
     def records(self, timeout_ms: int = POLL_MS) -> list[LedgerEntry]:
         """Return new records, waiting briefly for some; anything that is no record of the ledger is skipped."""
@@ -134,16 +105,18 @@ class LedgerFeed(TopicFeed):
         ]
         return [entry for entry in found if entry is not None]
 
-    def warning(self) -> str:
-        """Look at correlate's signs of life; return a warning if it is silent, else ""; ``KafkaError``: no broker."""
+    def signed_at(self) -> int | None:
+        """Return the time of correlate's newest sign of life, epoch ms, or ``None``; ``KafkaError``: no broker."""
         signs = TopicPartition(self._settings.kafka.topic("correlate-lease"), 0)
         try:
             latest = self._admin.list_partition_offsets({signs: OffsetSpec.MAX_TIMESTAMP})[signs].timestamp
         except UnknownTopicOrPartitionError:
             latest = -1
-        signed_at, now = latest if latest >= 0 else None, epoch_milliseconds()
-        self.presence.look(signed_at, now, monotonic_ms())
-        return silence(signed_at, now)
+        return latest if latest >= 0 else None
+
+    def warning(self) -> str:
+        """Return a warning if correlate is silent, else ""; ``KafkaError``: no broker."""
+        return silence(self.signed_at(), epoch_milliseconds())
 
 
 _SIDE = ("declarations", "destinations", "clock")

@@ -15,7 +15,7 @@ from ackstream.gateway.middleware.edge import KAFKA_SECONDS
 from ackstream.kafka.parties import LEASES, PARTIES
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe import feeds
-from ackstream.observe.feeds import JOBS, LedgerFeed, PlaneFeed, Presence, Watching, silence
+from ackstream.observe.feeds import JOBS, LedgerFeed, PlaneFeed, Watching, silence
 from ackstream.observe.outcomes import Meter
 from ackstream.observe.planes import Planes
 from ackstream.protocol import messages
@@ -47,11 +47,6 @@ GONE = "The job correlate has given {}, so no request is answered or times out: 
 NEVER = GONE.format("no sign of life yet")
 
 
-def looked(signed_at: int, now: int, seconds: int) -> list[tuple[int, int, int]]:
-    """Return looks, one each second, of which the last one is the given one."""
-    return [(signed_at, now - seconds + passed, passed) for passed in range(seconds + 1)]
-
-
 @pytest.mark.parametrize(
     ("signed_at", "warning"),
     [
@@ -65,33 +60,6 @@ def looked(signed_at: int, now: int, seconds: int) -> list[tuple[int, int, int]]
 )
 def test_a_clock_that_stands_still_is_reported(signed_at: int | None, warning: str):
     assert silence(signed_at, 100_000) == warning
-
-
-@pytest.mark.parametrize(
-    ("looks", "missing"),
-    [
-        # at each look: the last sign of life, this machine's time, and the seconds that have passed here
-        ([(None, 1_000, 0)], NEVER),
-        ([(None, 1_000, 0), (1_001, 1_002, 2)], ""),
-        # it restarts
-        (looked(1_000, 1_059, 59), ""),
-        (looked(1_000, 1_060, 60), GONE.format("its last sign of life 60 s ago")),
-        ([*looked(1_000, 1_060, 60), (1_061, 1_062, 62)], ""),
-        # it ended long before this gateway began: certain once it has shown no sign for as long as a pause may take
-        (looked(1_000, 9_014, 14), ""),
-        (looked(1_000, 9_015, 15), GONE.format("its last sign of life 8015 s ago")),
-        # the clocks of two machines differ
-        ([*looked(1_000, 9_014, 14), (1_016, 9_016, 16)], ""),
-        (looked(9_000, 1_060, 60), GONE.format("its last sign of life 60 s ago")),
-        # Kafka was away, and the job gives signs again some seconds after it is back
-        ([(1_000, 1_000, 0), (1_000, 1_300, 300), (1_000, 1_310, 310)], ""),
-    ],
-)
-def test_a_job_is_missing_only_once_it_is_certain(looks: list[tuple[int | None, int, int]], missing: str):
-    presence = Presence()
-    for signed_at, now, passed in looks:
-        presence.look(None if signed_at is None else signed_at * 1000, now * 1000, passed * 1000)
-    assert presence.missing == missing
 
 
 def test_a_broker_that_hangs_holds_up_a_feed_for_less_than_the_sign_of_life_of_a_gateway_may_take(

@@ -59,7 +59,8 @@ def _created(settings: Settings) -> str:
 
 
 def _page(settings: Settings) -> int:
-    with mock.patch.object(live_page, "LedgerFeed"), live_page.Live(settings) as live:
+    feed = mock.MagicMock(signed_at=lambda: None)
+    with mock.patch.object(live_page, "LedgerFeed", lambda *_: feed), live_page.Live(settings) as live:
         return live.view().window
 
 

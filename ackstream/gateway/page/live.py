@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import defaultdict, deque
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,9 +16,9 @@ from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from ackstream.gateway.page.stories import Stories
-from ackstream.kafka.clients import Closing
+from ackstream.kafka.clients import Closing, monotonic_ms
 from ackstream.observe.endpoint import HEALTH
-from ackstream.observe.feeds import POLL_MS, JobSign, LedgerFeed, PlaneFeed
+from ackstream.observe.feeds import POLL_MS, SILENT_MS, JobSign, LedgerFeed, PlaneFeed, silence
 from ackstream.observe.outcomes import LedgerEntry, Meter, Snapshot, Verdict, epoch_milliseconds, percentiles, verdict
 from ackstream.observe.planes import SHOWN, Planes, PlanesView
 from ackstream.protocol.ditto.acknowledgements import is_success
@@ -44,6 +46,34 @@ VIEWERS = 20
 
 FAILURES = 50
 """Maximum number of failures kept, the latest ones."""
+
+
+RESTART_MS = 60_000
+"""A job is missing after this time without a sign of life: its lease (6 s), and its usual restart by a supervisor."""
+
+
+@dataclass
+class JobPresence:
+    """Whether correlate is certainly missing, by looks at its newest sign of life, one every few seconds.
+
+    It is until its first sign, and :data:`RESTART_MS` after the last one. A sign must have stayed the newest for
+    :data:`SILENT_MS` of looks, too: neither clocks that differ nor a Kafka that was away make a job missing.
+    """
+
+    # a sentence, empty while the job may run
+    missing: str = ""
+    _sign: int | None = None
+    _since: int = 0
+    _looked: float = -math.inf
+
+    def look(self, signed_at: int | None, now: int, passed: int) -> None:
+        """Take the newest sign, this machine's time (both as :func:`silence`), and that of a monotonic clock, in ms."""
+        if signed_at != self._sign or passed - self._looked >= SILENT_MS:
+            self._sign, self._since = signed_at, passed
+        self._looked, seen = passed, passed - self._since
+        now = max(now, (signed_at or 0) + seen)
+        gone = signed_at is None or (seen >= SILENT_MS and now - signed_at >= RESTART_MS)
+        self.missing = silence(signed_at, now) if gone else ""
 
 
 class FailureEntry(msgspec.Struct, frozen=True):
@@ -188,7 +218,7 @@ class Live(Closing):
         self._shown_at = self._signs_at = 0.0
         self._forget()
         since = epoch_milliseconds() - max(self._window, settings.correlate.default_timeout)
-        self.feed = LedgerFeed(settings, since)
+        self._feed, self.presence = LedgerFeed(settings, since), JobPresence()
         self._thread = threading.Thread(target=self._run, name="ackstream-live", daemon=True)
         self._thread.start()
 
@@ -197,7 +227,7 @@ class Live(Closing):
         self._closing.set()
         self._thread.join()
         self._leave()
-        self.feed.close()
+        self._feed.close()
 
     def view(self) -> View:
         """Return the current content of the page."""
@@ -227,7 +257,7 @@ class Live(Closing):
     def _run(self) -> None:
         clock_at, busy = 0.0, False
         while not self._closing.is_set():
-            for entry in self.feed.records(0 if busy else POLL_MS):
+            for entry in self._feed.records(0 if busy else POLL_MS):
                 new = self.stories.take(entry)
                 with self._lock:
                     self._meter.take(entry)
@@ -238,13 +268,15 @@ class Live(Closing):
                     if new:
                         self._labels.take(entry)
             if time.monotonic() >= clock_at:
-                before = self.feed.presence.missing
+                before = self.presence.missing
                 try:
-                    self._note = self.feed.warning()
+                    signed_at, now = self._feed.signed_at(), epoch_milliseconds()
+                    self.presence.look(signed_at, now, monotonic_ms())
+                    self._note = silence(signed_at, now)
                     HEALTH.beat(KAFKA, time.monotonic())
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
-                if not before and (missing := self.feed.presence.missing):
+                if not before and (missing := self.presence.missing):
                     log.warning("%s Requests that need an answer get 503.", missing)
                 clock_at = time.monotonic() + CLOCK_SECONDS
             try:

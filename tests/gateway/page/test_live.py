@@ -86,7 +86,7 @@ def test_a_copy_that_a_replayed_batch_writes_counts_once(monkeypatch: pytest.Mon
         return found or []
 
     feed.records = records
-    feed.warning.return_value = ""
+    feed.signed_at.return_value = None
     monkeypatch.setattr(module, "LedgerFeed", lambda *_: feed)
     with module.Live(Settings()) as live:
         assert read.wait(10)
@@ -95,24 +95,53 @@ def test_a_copy_that_a_replayed_batch_writes_counts_once(monkeypatch: pytest.Mon
     assert len(view.failures) == 1
 
 
+GONE = "The job correlate has given {}, so no request is answered or times out: is it running?"
+NEVER = GONE.format("no sign of life yet")
+
+
+def looked(signed_at: int, now: int, seconds: int) -> list[tuple[int, int, int]]:
+    """Return looks, one each second, of which the last one is the given one."""
+    return [(signed_at, now - seconds + passed, passed) for passed in range(seconds + 1)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "missing"),
+    [
+        # at each look: the last sign of life, this machine's time, and the seconds that have passed here
+        ([(None, 1_000, 0)], NEVER),
+        ([(None, 1_000, 0), (1_001, 1_002, 2)], ""),
+        # it restarts
+        (looked(1_000, 1_059, 59), ""),
+        (looked(1_000, 1_060, 60), GONE.format("its last sign of life 60 s ago")),
+        ([*looked(1_000, 1_060, 60), (1_061, 1_062, 62)], ""),
+        # it ended long before this gateway began: certain once it has shown no sign for as long as a pause may take
+        (looked(1_000, 9_014, 14), ""),
+        (looked(1_000, 9_015, 15), GONE.format("its last sign of life 8015 s ago")),
+        # the clocks of two machines differ
+        ([*looked(1_000, 9_014, 14), (1_016, 9_016, 16)], ""),
+        (looked(9_000, 1_060, 60), GONE.format("its last sign of life 60 s ago")),
+        # Kafka was away, and the job gives signs again some seconds after it is back
+        ([(1_000, 1_000, 0), (1_000, 1_300, 300), (1_000, 1_310, 310)], ""),
+    ],
+)
+def test_a_job_is_missing_only_once_it_is_certain(looks: list[tuple[int | None, int, int]], missing: str):
+    presence = module.JobPresence()
+    for signed_at, now, passed in looks:
+        presence.look(None if signed_at is None else signed_at * 1000, now * 1000, passed * 1000)
+    assert presence.missing == missing
+
+
 def test_a_missing_job_is_one_warning_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     feed, looked = mock.MagicMock(), threading.Semaphore(0)
     feed.records.return_value = []
-    feed.presence.missing = ""
-
-    def warning() -> str:
-        feed.presence.missing = "The job correlate has given no sign of life yet."
-        looked.release()
-        return feed.presence.missing
-
-    feed.warning = warning
+    feed.signed_at = looked.release
     monkeypatch.setattr(module, "LedgerFeed", lambda *_: feed)
     monkeypatch.setattr(module, "CLOCK_SECONDS", 0)
     with module.Live(Settings()):
         assert all(looked.acquire(timeout=10) for _ in range(3))
-    assert caplog.text.count("no sign of life yet. Requests that need an answer get 503.") == 1
+    assert caplog.text.count("is it running? Requests that need an answer get 503.") == 1
 
 
 def test_a_tenant_sees_counts_of_its_own_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +157,7 @@ def test_a_tenant_sees_counts_of_its_own_requests_alone(monkeypatch: pytest.Monk
         return [entries.pop()] if entries else []
 
     feed.records = records
-    feed.warning.return_value = ""
+    feed.signed_at.return_value = None
     monkeypatch.setattr(module, "LedgerFeed", lambda *_: feed)
     with module.Live(Settings()) as live:
         for tenant in ("ann", "eve"):
@@ -170,7 +199,7 @@ def test_planes_are_followed_while_the_page_is_looked_at_and_anew_with_new_topic
     error: list[Exception] = [OSError("no broker")]
     ledger = mock.MagicMock()
     ledger.records.side_effect = lambda _: time.sleep(0.001) or []
-    ledger.warning.return_value = ""
+    ledger.signed_at.side_effect = module.epoch_milliseconds
     monkeypatch.setattr(module, "LedgerFeed", lambda *_: ledger)
     monkeypatch.setattr(module, "PlaneFeed", lambda *_: Topics(made, error))
     for name in ("VIEW_SECONDS", "SIGNS_SECONDS", "RETRY_SECONDS"):
