@@ -20,18 +20,18 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (2_001, 9),
-    "protocol": (6_464, 30),
-    "kafka": (1_955, 8),
-    "spark": (3_197, 12),
-    "lake": (1_778, 9),
-    "jobs": (10_672, 38),
-    "client": (10_360, 40),
-    "observe": (1_455, 7),
-    "gateway": (5_582, 22),
-    "connectivity": (4_330, 15),
+    "settings": (2_004, 9),
+    "protocol": (6_442, 30),
+    "kafka": (1_954, 8),
+    "spark": (3_216, 12),
+    "lake": (1_773, 9),
+    "jobs": (10_661, 38),
+    "client": (10_386, 40),
+    "observe": (1_459, 7),
+    "gateway": (5_620, 22),
+    "connectivity": (4_329, 15),
     "aio": (601, 2),
-    "testing": (797, 4),
+    "testing": (798, 4),
     "local": (1_311, 5),
     "cli": (2_252, 8),
     "": (194, 3),
@@ -40,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_949, 212
+LINES, MODULES = 53_000, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_982
+CORE_LINES = 34_993
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

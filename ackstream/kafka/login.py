@@ -1,8 +1,8 @@
 """Logins and rights: one check before any client's, so that a refusal is one sentence with its remedy.
 
 The libraries retry for seconds, log each attempt, and then report that no broker answers. This check names a wrong
-certificate, password or protocol, and a missing ACL. It leaves to the libraries a broker that is away, and a login that
-is refused while a program runs: that is logged and tried again (``library``).
+certificate, password or protocol, and a missing ACL. A broker that is away, and a later refusal, are left to the
+libraries (``library``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The table ``messages`` as one ordered log, the tail of that log in memory, and its state of the world.
 
 After each commit, even of a few rows, the next query of Spark over a Delta table reads the log anew: 0.3 to 0.9 s of a
-core. So the driver of a job that follows the table reads the files of new commits itself.
-
-The state of the world has one record per topic and key, its newest message; each message without a key is a record. A
-deleted record reappears with the next message of its key.
+core. So the driver of a job that follows the table reads the files of new commits itself. The state of the world has
+one record per topic and key, its newest message, which reappears after a deletion, and each message without a key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Predefined questions to the tables: the files in ``sql/PLANE/NAME.sql``.
 
 Each is SQL that both Spark (:func:`ask`) and DuckDB (``reading.answer``) accept, with tables and parameters in braces.
-Its first line describes the answer, the comments below it the columns. A missing table has no rows in the parts of a
-``UNION ALL`` after the first; elsewhere it is an error.
+Its first line describes the answer, the comments below it the columns. A missing table has no rows in a ``UNION ALL``,
+but for its first part.
 """
 
 from __future__ import annotations

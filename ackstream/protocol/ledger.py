@@ -1,11 +1,9 @@
 """The ledger: one JSON record per decision, written by correlate, read by archive, the gateway and the client.
 
-The gateway's audit has the same form, in a topic of its own.
-
 A record has a stable id derived from Kafka coordinates, the query and batch that wrote it, and one or more parts: the
 request's signal row, rows of acknowledgements, an outcome, a dead letter. A request that stays open at the end of its
-batch has its signal row written at once (kind ``signal``), so that the tables show requests in flight too; its outcome
-follows without it. A record that would be too large for its topic is written in parts (:func:`divide`).
+batch has its signal row written at once (kind ``signal``); its outcome follows without it. A record that would be too
+large is written in parts (:func:`divide`). The gateway's audit has the same form, in a topic of its own.
 """
 
 from __future__ import annotations

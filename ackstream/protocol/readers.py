@@ -1,11 +1,8 @@
 """Records of the consumer plane: reports of readers and writers about samples, and the answers to them.
 
 A sample is identified by its writer and the writer's sequence number. The shapes of AppAck and AppAckConf are those of
-brokers.md 2.2, one record for one reader and one writer; ``start``, ``auto`` and ``role`` are additions, as are all
-other records.
-
-Reports are on the topic ``app-acks``, with the reporting reader or writer as key; answers are on ``publisher-acks``,
-with the addressee as key.
+brokers.md 2.2; ``start``, ``auto`` and ``role`` are additions, as are all other records. Reports are on the topic
+``app-acks``, with the reporting reader or writer as key; answers on ``publisher-acks``, with the addressee as key.
 """
 
 from __future__ import annotations

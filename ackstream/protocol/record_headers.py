@@ -1,8 +1,8 @@
 """Kafka record headers: the names of all, compared exactly, the headers of a reply, and the trace of a message.
 
 The trace (W3C Trace Context) is a record header for agents and a JSON header for Ditto. A request's record header
-becomes the header of the message unless the message has one. So the trace is stored with the request, replies that
-repeat the request's headers repeat it, and a reply has it in a record header again.
+becomes the header of the message unless the message has one. So it is stored with the request, and a reply has it in a
+record header again.
 """
 
 from __future__ import annotations

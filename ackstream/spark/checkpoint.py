@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import attrgetter, getitem
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ackstream.errors import StartError
 from ackstream.kafka import topics as kafka_topics
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     Unite = Callable[[Iterable[State]], State]
 
+T = TypeVar("T")
 REMEMBERED = "ackstream.json"
 """The file in a checkpoint with the settings it was created with; a start with other settings is refused."""
 TOPIC_ID = "topic-id:"
@@ -175,10 +176,13 @@ class Checkpoint:
 
     def planned_ends(self, batch: int) -> list[dict[str, Any]]:
         """Return the offsets at which a batch ends, of each source that has any, in the source's own form."""
-        found: list[dict[str, Any]] = self._parse(f"offsets/{batch}", _ends)
-        return found
+        # a version, metadata, then a line for each source
+        return self._parse(
+            f"offsets/{batch}",
+            lambda text: [json.loads(one) for one in text[text.index("\n{") :].splitlines()[2:] if one != "-"],
+        )
 
-    def _parse(self, name: str, parse: Callable[[str], Any]) -> Any:
+    def _parse(self, name: str, parse: Callable[[str], T]) -> T:
         try:
             return parse(self.read(name))
         except ValueError as error:
@@ -189,12 +193,6 @@ class Checkpoint:
 
     def _path(self, name: str = "") -> Any:
         return locate(self._spark, self.path(name))[1]
-
-
-def _ends(text: str) -> list[dict[str, Any]]:
-    """Read a file of Spark's log of offsets: a version, metadata, then the offsets of each source."""
-    _, _, *sources = text.splitlines()
-    return [json.loads(source) for source in sources if source.startswith("{")]
 
 
 def is_new_checkpoint(spark: SparkSession, location: str) -> bool:

@@ -7,14 +7,12 @@ backlog never causes a false timeout. Records of the running batch count as read
 The broker's time comes from a sign of life on the lease topic (:mod:`ackstream.spark.lease`). The clock looks up the
 ends of the partitions after it, and sends the tick last: a record that arrives in between is later than the tick, in
 any order of reading. If partitions are on several brokers, time stays ``clock.slack`` behind: their clocks differ, and
-a broker shows a record only once its followers have it. A jump of a broker's clock is followed slowly, until it has
-proved to be a correction (:class:`~ackstream.spark.lease.Pace`).
+a broker shows a record only once its followers have it. A jump of a clock is followed slowly (``lease.Pace``).
 
 The clock sends a tick when a deadline of a shard is due, and now and then while records are read, so that shards can
-expire entries. A shard reports only its earliest deadline, and the next one in the batch that reads the tick; the clock
-keeps looking until that batch has ended, so that it can send the next tick at once. It sends nothing while no shard
-waits: an idle query has no batches. The run is the key of its ticks; a query counts only those of its own run, up to
-their append time.
+expire entries. A shard reports its earliest deadline alone, and the next one in the batch that reads the tick, until
+whose end the clock keeps looking. While no shard waits it sends nothing: an idle query has no batches. The run is the
+key of its ticks; a query counts only those of its own run, up to their append time.
 """
 
 from __future__ import annotations

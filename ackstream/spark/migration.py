@@ -3,9 +3,7 @@
 A special query writes the states to a new checkpoint, with the operator and the conf of the job. Then the offsets and
 the watermark of the last batches replace those of the query, so that the job continues after them: no records are read
 again or skipped, and time does not jump. The new checkpoint is complete before the old one is moved aside, and an
-interrupted migration can be repeated.
-
-Source of the file formats: Spark's ``OffsetSeqLog`` and ``CommitLog``, a version, then JSON by lines.
+interrupted migration can be repeated. Source of the file formats: Spark's ``OffsetSeqLog`` and ``CommitLog``.
 """
 
 from __future__ import annotations

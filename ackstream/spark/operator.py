@@ -3,7 +3,7 @@
 Grouping by shard instead of by correlation-id was measured to be 30 times faster; a call costs some milliseconds,
 mostly of pandas, so there are one or a few shards for each task. Time comes from ticks alone. A tick reaches all shards
 as a row, so that a deadline fires in the batch that reads the tick, and it advances the watermark, which is the time of
-later batches without a tick. A shard checks its deadlines in every call, and reports the next one to the driver.
+later batches without a tick.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
 Spark passes a shard's whole state to Python and back in each batch, but a batch shall cost only the entries it touches.
 So a shard keeps the entries that were touched last in its state, and the others in pieces, with an index by hash and
-one by time. Entries that a batch looks up, and entries that are due, return to the state; the state names the pieces,
-and marks the returned entries.
-
-A piece is written before the state that names it, and its name derives from its content: a repeated batch writes the
-same file. It is deleted when no state that could still be read names it.
+one by time. Entries that a batch looks up, or that are due, return to the state, which marks them. A piece is written
+before the state that names it, and its name derives from its content: a repeated batch writes the same file. It is
+deleted when no state that could still be read names it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The progress of a query, read beside it: its offsets, records that were deleted unread, and figures of its batches.
 
 Spark keeps its offsets in the checkpoint, where no Kafka tool sees them, so they are committed to a consumer group too.
-The copy is for people only: no query starts from it. Spark keeps the progress of the last batches on the driver. Each
-batch is read once, as JSON, by a look each second: batches do no work for it, and an idle query costs one number.
+The copy is for people only: no query starts from it. Spark keeps the progress of the last batches on the driver. It is
+read once a second, so that batches do no work for it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The records of a batch: their order, the net around each (:func:`guarded`), and the memory that they may take.
 
-A shard's memory has a budget: its :class:`Share` of a batch comes in parts, in order; what waits for later batches, on
-a :class:`Shelf`, is put aside in pieces.
-
-Spark delivers the partitions of a batch in any order, and a broker's clock may be set back. So the time of a record is
-the latest up to it in its partition: sorting by it never reorders a partition, and a batch that is cut in two yields
-each partition's records in the same order.
+A shard's memory has a budget: its :class:`Share` of a batch comes in parts, in order; records that wait for later
+batches, on a :class:`Shelf`, are put aside in pieces. Spark delivers the partitions of a batch in any order, and a
+broker's clock may be set back. So the time of a record is the latest up to it in its partition: sorting by it never
+reorders a partition, and a batch that is cut in two yields each partition's records in the same order.
 """
 
 from __future__ import annotations

@@ -106,8 +106,7 @@ FIXED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",
 }
-"""Entries that cannot be overridden: stored values would depend on them. Without the first one, Spark replaces
-``${env:NAME}`` in any text that it reads as SQL."""
+"""Entries that stored values depend on. Without the first one, Spark replaces ``${env:NAME}`` in any text of SQL."""
 
 
 def locate(spark: SparkSession, name: str) -> tuple[Any, Any]:

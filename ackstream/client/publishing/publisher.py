@@ -19,14 +19,7 @@ from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._publisher_link import PublisherLink
 from ackstream.client.publishing._reader_acks import SETTLE_TIMEOUT
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-from ackstream.client.publishing.publications import (
-    AwaitedMessage,
-    NewMessage,
-    Open,
-    Stage,
-    described,
-    message_of,
-)
+from ackstream.client.publishing.publications import AwaitedMessage, NewMessage, Open, Stage, described, message_of
 from ackstream.errors import ClientError, InconsistentQosError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS

@@ -179,11 +179,7 @@ class OpenOffsets:
         return found
 
     def first(
-        self,
-        partition: int,
-        position: int,
-        reports: Mapping[str, AckReports],
-        arrived: Mapping[str, ReorderBuffer],
+        self, partition: int, position: int, reports: Mapping[str, AckReports], arrived: Mapping[str, ReorderBuffer]
     ) -> int:
         """Return the first offset of a partition to be read again; ``position`` is read next anyway."""
         self._open[partition] = {

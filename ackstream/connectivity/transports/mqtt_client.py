@@ -74,9 +74,8 @@ paho_properties.readUTF = _read_text
 class MqttClient(Client):
     """A paho client that hands over a message when it arrives, also one of QoS 2, and acknowledges it on request.
 
-    A message of QoS 2 that has been acknowledged is not handed over again (MQTT 4.3.3, method B). A broker may end the
-    connection for a message that it does not accept: after one that was lost without a confirmation the oldest message
-    is sent alone, and after :data:`MAX_REPEATED` of them in a row it is reported as refused.
+    One of QoS 2 that has been acknowledged is not handed over again (MQTT 4.3.3, B). A broker may end a connection
+    for one message: the oldest is sent alone then, and after :data:`MAX_REPEATED` such ends reported as refused.
 
     :ivar on_session: called when the broker accepted one, with whether it still had the session
     :ivar on_confirmed: called once for each message that it publishes, with the id and a reason: when the broker has

@@ -2,9 +2,8 @@
 
 ``X-Forwarded-For`` and ``-Proto`` name the client and the scheme behind a proxy of the settings, and its own header
 names the client that it has authenticated. From any other address these headers have no effect. A browser names the
-site of a page in the header Origin and adds its credentials; other clients send no such header. Pages of the sites in
-the settings may use the gateway (CORS), others may not. The header Host must be a name of the gateway, or a site could
-let its own name point here and be of the same origin. Response headers allow a browser to display a response only.
+site of a page in the header Origin and adds its credentials. Pages of the sites in the settings may use the gateway
+(CORS), others may not. The header Host must be a name of the gateway, or a site could let its own name point here.
 """
 
 from __future__ import annotations

@@ -54,13 +54,12 @@ RESTART_MS = 60_000
 
 @dataclass
 class JobPresence:
-    """Whether correlate is certainly missing, by looks at its newest sign of life, one every few seconds.
+    """Whether correlate is certainly ``missing`` (a sentence), by looks at its newest sign of life every few seconds.
 
     It is until its first sign, and :data:`RESTART_MS` after the last one. A sign must have stayed the newest for
     :data:`SILENT_MS` of looks, too: neither clocks that differ nor a Kafka that was away make a job missing.
     """
 
-    # a sentence, empty while the job may run
     missing: str = ""
     _sign: int | None = None
     _since: int = 0

@@ -1,11 +1,9 @@
 """Ledger records become rows: Python workers read them and lay them out in the tables' columns, in Arrow's format.
 
-A record has one or more parts (a signal, acknowledgements, an outcome, a dead letter), each for the table of its kind,
-whose columns are its fields. A record of another release may lack fields that may be null, and have others. One that
-the decoder refuses becomes a dead letter with the decoder's reason.
-
-A worker turns some thousand records into one row: a summary, and for each table its rows in Arrow's stream format,
-which the JVM passes on as bytes. To parse the JSON in the JVM costs three times as much.
+Each part of a record is for the table of its kind, whose columns are its fields. A record of another release may lack
+fields that may be null, and have others. One that the decoder refuses becomes a dead letter with the reason. A worker
+turns some thousand records into one row: a summary, and for each table its rows in Arrow's stream format, which the JVM
+passes on as bytes. To parse the JSON in the JVM costs three times as much.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """One shard of correlate: matches answers to requests, and judges the late, orphan, undeclared and early ones.
 
-The module decision judges the answers to an open request: accepted, duplicate, unrequested or invalid.
-
 Pure: records and a watermark in, emissions out. The law it keeps: for the same order of records in each partition,
 decisions do not depend on where batches are cut, nor on the order in which partitions are read, as long as the
 watermark never passes the timestamp of an unread record: acknowledgements wait for their request, a record counts by
-its own timestamp, and only the watermark lets time pass.
-
-No record stops it (:func:`~ackstream.spark.records.guarded`): a record that fails becomes a dead letter with the
-reason, and a request that cannot be answered gets an error as its answer.
+its own timestamp, and only the watermark lets time pass. No record stops it (:func:`~ackstream.spark.records.guarded`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Acks that wait: for the sync destinations, batch by batch; and for their publisher, merged with others. Pure.
 
-:class:`Backlog` has the batches whose messages a sync destination lacks (brokers.md 1.1 A12, A13).
-
-:class:`AckPacing` has the acks that are due after a third of the publisher's window, or an interval, or at once.
-Sources: seed002 (``ack_conflation`` of the logon, by default a second), seed004. Times are milliseconds of any clock
-that only goes forward. The messages are durable: waiting changes the numbers that one ack covers, never its meaning.
+:class:`Backlog` has the batches whose messages a sync destination lacks (brokers.md 1.1 A12, A13), :class:`AckPacing`
+the acks that are due after a third of the publisher's window, or an interval, or at once. Sources: seed002 (the
+``ack_conflation`` of the logon, by default a second), seed004. Times are milliseconds of any clock that only goes
+forward. The messages are durable: waiting changes the numbers that one ack covers, never its meaning.
 """
 
 from __future__ import annotations

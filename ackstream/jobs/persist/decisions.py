@@ -1,7 +1,6 @@
 """How the messages of a publisher are decided: which are accepted, and how the acks of the decided ones are merged.
 
 :class:`Admission` judges a message by the settings: names, size, age and quota (brokers.md 1.3, 3.2).
-
 :class:`Conflation` merges the acks of one publisher by sequence number (brokers.md 1.1 A6 to A8, A11). A success covers
 a run of decided numbers, which a failure ends, whichever acks were requested: 1 to 5 with 3 rejected becomes success 2,
 failure 3, success 5. A message of a topic without a log has an ack of its own, in the same order (A10).

@@ -3,7 +3,6 @@
 The acks of a batch are in its rows of the table ``publishers``, so they survive the process, and a destination that is
 silent for hours fills no memory: only some of those that wait are here too. The column ``told`` of a row is the batch
 up to which acks had been sent when it was written; later ones are sent again after a crash, perhaps merged differently.
-One lock keeps the acks of a publisher in order, whichever thread sends them.
 """
 
 from __future__ import annotations

@@ -403,13 +403,11 @@ class Queue:
         self.consumers = {consumer.name: consumer for consumer in state.consumers}
         self._early, self._order, self._turn = state.early, state.order, state.turn
         self._unreadable = {message.id for message in state.messages if message.given_up_at}
-        self._timers = [
+        # a sorted list is a heap
+        self._timers = sorted(
             (end, one.id)
             for one in state.messages
             for end in (*one.holders.values(), one.expires_at, one.not_before)
             if end
-        ]
-        self._waiting = [(one.order, one.id) for one in state.messages if not (one.not_before or one.holders)]
-        # a sorted list is a heap
-        self._timers.sort()
-        self._waiting.sort()
+        )
+        self._waiting = sorted((one.order, one.id) for one in state.messages if not (one.not_before or one.holders))

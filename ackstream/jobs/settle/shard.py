@@ -1,8 +1,7 @@
 """One shard of the settle operator: who has acknowledged which samples of its writers.
 
 Pure: records and a watermark in, rows and messages out. Each output has an id derived from its subject, so a replayed
-batch gives the same. A message may only be sent once the rows are stored: a false acknowledgement is worse than none
-(brokers.md 0.1).
+batch gives the same. Messages are sent once the rows are stored: a false acknowledgement is worse than none.
 
 Rows, confirmations and events do not depend on where batches are cut, nor on when the watermark moves, as long as it
 never passes an unread record. So a report applies to the samples stored before it, and waits while those may still

@@ -2,7 +2,6 @@
 
 The twin query folds signals on the driver over the things in memory. A batch appends to the journal, in one commit,
 before any answer. A replay starts from the same things: the journal refuses its rows, its messages are sent again.
-
 The index query merges the journal into ``things`` and ``things_search`` and acknowledges ``search-persisted``: apart,
 so that acknowledgements of stored changes never wait for the index.
 """

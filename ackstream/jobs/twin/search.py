@@ -7,7 +7,7 @@ requester: it belongs to no cursor. The page begins behind the thing ``after``; 
 may be. Source of the rules: Eclipse Ditto, ``ThingSearchRoute``, ``RqlOptionParser``, ``ThingsSearchCursor``.
 
 In the order of ids all pages together look at each thing once; any other order is that of all things found, for each
-page anew. The effort of a search on each thing is limited.
+page anew.
 """
 
 from __future__ import annotations

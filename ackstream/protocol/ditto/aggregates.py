@@ -1,9 +1,9 @@
 """Aggregates: the replies to requesters, one entry per acknowledgement; written from JSON texts.
 
-Headers become text when a message is read, once: an aggregate repeats them, and joins texts. Most messages of a client
-differ in ids, traces and payloads alone, so headers of a known shape are understood once and remembered. Everything
-unusual, or wrong, is read by ``decode`` and ``read_ack``, or ``read_request``, with the same result. Source of the
-rules: Eclipse Ditto, ``AcknowledgementsAdapter``, ``Acknowledgements``.
+Headers become text when a message is read, once: an aggregate repeats them, and joins texts. Headers of a known shape
+are understood once and remembered; everything unusual, or wrong, is read by ``decode`` and ``read_ack``, or
+``read_request``, with the same result. Source of the rules: Eclipse Ditto, ``AcknowledgementsAdapter``,
+``Acknowledgements``.
 """
 
 from __future__ import annotations

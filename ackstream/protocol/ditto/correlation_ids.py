@@ -2,9 +2,8 @@
 
 A client that knows the id of an open request can try to answer it, or to be answered in its place. So a gateway sends
 the commands of its clients under ids that no client can guess (:func:`wire_id`), and hides those (:func:`shown_id`).
-
-An id that is in use at a client gets a suffix, as in Ditto (``AcknowledgementForwarderActorStarter#startConflictFree``,
-ditto.md 2): ``id#0``, ``id#1`` and so on; a number that is there already counts up.
+An id that is in use at a client gets a suffix, ``id#0``, ``id#1`` and so on, as in Ditto (ditto.md 2,
+``AcknowledgementForwarderActorStarter#startConflictFree``).
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
 In a pattern of names in the settings ``*`` stands for any run of characters, all else for itself; in one of ``like``
 (Eclipse Ditto, ``LikeHelper``) for any run within a line, and ``?`` for any character except a line break. The parts
 between its ``*`` are looked for one after the other, each at its first place, which is final: a later one would leave
-less of the text. So a text is read once; each ``?`` may cost a look at each place, which counts as a step.
-
-Steps, of one to three microseconds, are the same for the same filter and values. Both come from different clients, each
-of which may be within its limits while every literal against every value takes minutes.
+less of the text. So a text is read once; each ``?`` may cost a look at each place, which counts as a step. Steps are
+limited, since every literal of one client's filter against every value of another's could take minutes.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 A rule grants; everything else is refused. Paths are JSON pointers, and a rule applies to everything below its path too;
 messages and live commands have paths of their own, such as ``/inbox/messages/ask``. In subjects, thing ids and labels
-``*`` stands for any run of characters.
-
-Originators: a record of Kafka does not show its writer. So gateway and connections name their client in the header
-``ditto-originator``, and sign the record with ``kafka.originator_key``. A header without such a signature is removed.
+``*`` stands for any run of characters. A record of Kafka does not show its writer: gateway and connections name their
+client in ``ditto-originator``, and sign the record with ``kafka.originator_key``; a header without that is removed.
 """
 
 from __future__ import annotations
