@@ -60,7 +60,7 @@ def _created(settings: Settings) -> str:
 
 def _page(settings: Settings) -> int:
     feed = mock.MagicMock(signed_at=lambda: None)
-    with mock.patch.object(live_page, "LedgerFeed", lambda *_: feed), live_page.Live(settings) as live:
+    with mock.patch.object(live_page, "LedgerFeed", return_value=feed), live_page.Live(settings) as live:
         return live.view().window
 
 
