@@ -75,7 +75,7 @@ def _status(envelope: Envelope, *, single: bool) -> int:
         or (topic.subject is not None) is not single
         or status is None
     ):
-        raise errors.unknown_topic_path(str(topic), "An acknowledgement has a label and a status of 100 to 599.")
+        raise errors.unknown_topic_path(str(topic))
     return status
 
 

@@ -81,14 +81,6 @@ def test_a_written_aggregate_reads_as_it_was(entries: list[Acknowledgement]) -> 
     assert message.status == combined_status([entry.status for entry in entries])
 
 
-@pytest.mark.parametrize("status", [None, 0, 99, 600, 1000])
-def test_an_acknowledgement_without_a_valid_status_is_told_which_are(status: int | None) -> None:
-    with pytest.raises(DittoError) as refused:
-        read_ack(envelope("ns/name/things/twin/acks/label", status=status))
-    assert (refused.value.status, refused.value.error) == (400, "protocoladapter:unknown.topicpath")
-    assert "a status of 100 to 599" in str(refused.value.description)
-
-
 @given(ENVELOPES)
 def test_any_envelope_is_an_acknowledgement_or_refused(message: dict[str, Any]) -> None:
     decoded = outcome(decode, json.dumps(message).encode())
