@@ -126,7 +126,7 @@ class SampleReader(Client):
         self._durable = options.durable
         self._counts: Counter[str] = Counter()
         labels = frozenset(names("labels", options.labels))
-        epoch = time.time_ns() // 1_000_000
+        epoch = time.time_ns() // 1_000  # of two that start at once, one is later
         writers = names("writers", options.writers)
         start = ReaderStart(options.name, epoch, options.role, options.durable, writers)
         check_lake(options.lake)
