@@ -181,7 +181,6 @@ class QueueLink:
         while not self._closing.is_set() and self._life.error is None:
             with self.changed:
                 self._send(self._session.due(monotonic_ms()))
-                unanswered = self._session.unanswered
                 held, waits = self._session.held, self._asking and not (self._ready or self._delivered)
                 full = self.bound is not None and 0 < self.bound.backlog <= held
                 if self._stuck.due(monotonic_ms() / 1000, lasts=bool(full and waits)):
@@ -190,7 +189,6 @@ class QueueLink:
                         " as it may have. Settle them, repair its handler, or raise the backlog.",
                         *(self._bind.consumer, held),
                     )
-            self._life.look(monotonic_ms() / 1000, waits=unanswered)
             self._closing.wait(POLL_MS / 1000)
 
     def _send(self, records: Iterable[QueueRequest]) -> Any:
@@ -227,6 +225,8 @@ class QueueLink:
         while self.working:
             for record in self._connection.read(0 if self._fetchable else POLL_MS):
                 self._receive(record)
+            # not in the thread that keeps the session: it calls the application
+            self._life.look(monotonic_ms() / 1000, waits=self._session.unanswered)
             self._fetch()
 
     def _receive(self, record: Any) -> None:
