@@ -32,7 +32,7 @@ class GatewayTls(Part):
             ca=self.client_ca, certificate=self.certificate, key=self.key, key_password=self.key_password
         )
         context = found.server_context()
-        # they arrive after the handshake: a client that reads in one thread while another one writes can lose both
+        # tickets follow the handshake: a client that reads in one thread while another one writes can lose both
         context.num_tickets = 0
         return context
 

@@ -3,7 +3,7 @@
 Every key has an environment name ``ACKSTREAM_PART_KEY``: ``[correlate] shards`` is ``ACKSTREAM_CORRELATE_SHARDS``,
 ``[kafka.security.tls] ca`` is ``ACKSTREAM_KAFKA_SECURITY_TLS_CA``. Lists and tables are written as JSON there. The file
 is ``conf/ackstream.toml`` in the working directory, or the one that ``ACKSTREAM_CONF`` names; without a file the
-defaults hold. The meaning of each key is there.
+defaults hold. The meaning of each key is in ``conf/ackstream.toml``.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ any order of reading. If partitions are on several brokers, time stays ``clock.s
 a broker shows a record only once its followers have it. A jump of a clock is followed slowly (``lease.Pace``).
 
 The clock sends a tick when a deadline of a shard is due, and now and then while records are read, so that shards can
-expire entries. A shard reports its earliest deadline alone, and the next one in the batch that reads the tick, until
-whose end the clock keeps looking. While no shard waits it sends nothing: an idle query has no batches. The run is the
+expire entries. A shard reports its earliest deadline alone, and the next one in the batch that reads the tick; the
+clock looks until that batch ends. While no shard waits it sends nothing: an idle query has no batches. The run is the
 key of its ticks; a query counts only those of its own run, up to their append time.
 """
 
