@@ -34,6 +34,7 @@ from ackstream.protocol.ditto.twin.subscriptions import (
     dropped_by_targets,
     weak_acks,
 )
+from ackstream.settings.base import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,7 +110,7 @@ class Outbound:
                 if label is not None:
                     failed.append(issued_ack(label, error, signal.envelope.headers))
                 else:
-                    lost.append(f"{target.settings.address} did not get it: {error}")
+                    lost.append(f"{without_secrets(target.settings.address)} did not get it: {error}")
                 continue
             delivered = as_delivered(visible, [each for each in shown if each != target.label], fields)
             publishes = wanted and not (target.sends_value and delivered.value is UNSET)
@@ -153,10 +154,8 @@ class _TargetRules:
     def message(self, signal: Envelope) -> transport.OutgoingMessage | None:
         value = bytes(signal.value) if self.sends_value and signal.value is not UNSET else None
         kind = PROTOCOL_CONTENT_TYPE if value is None else JSON_CONTENT_TYPE
-        address, mapping = self.settings.address, self.settings.header_mapping
-        return transport.outgoing(
-            signal, address, mapping, self._id, payload=value, content_type=kind, quote=self._quote
-        )
+        address, mapping, quote = self.settings.address, self.settings.header_mapping, self._quote
+        return transport.outgoing(signal, address, mapping, self._id, payload=value, content_type=kind, quote=quote)
 
 
 PASSED_ON = frozenset({CONTENT_TYPE, "last-modified", "retry-after", "x-correlation-id", "x-request-id"})
@@ -289,8 +288,8 @@ class OutboundWorker(Closing):
         signal, (message, label), _, place = handed
         FIGURES.count(CONNECTION_MESSAGES, self._id, "outbound", "published" if result.succeeded else "failed")
         if not result.succeeded:
-            name = signal.correlation_id
-            log.warning("%s of %s was not published to %s: %s", name, self._id, message.address, result.reason)
+            name, where = signal.correlation_id, without_secrets(message.address)
+            log.warning("%s of %s was not published to %s: %s", name, self._id, where, result.reason)
         # labels may have been lost since the signal was read
         reports = label == LIVE_RESPONSE or (label is not None and self._labels.complete)
         becomes = "reported"
@@ -327,7 +326,7 @@ class OutboundWorker(Closing):
 
     def _give_up(self, handed: _Handed, why: str) -> None:
         message, settled = handed.publishing.message, partial(self._settled, handed, accepted=False)
-        self._dead_letter(handed.signal, message.payload, f"{message.address} {why}", settled)
+        self._dead_letter(handed.signal, message.payload, f"{without_secrets(message.address)} {why}", settled)
 
     def _dead_letter(self, signal: Publication, payload: bytes, why: str, stored: Callable[[], None]) -> None:
         letter = transport.ExternalMessage(

@@ -13,17 +13,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
 from ackstream.errors import SettingsError
 from ackstream.protocol.ditto.twin.access import Rule
 from ackstream.settings.base import Part
-from ackstream.settings.security import OptionalPath, is_secure
+from ackstream.settings.security import OptionalPath, SecureUrl, is_secure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
-
 
 log = logging.getLogger(__name__)
 
@@ -82,13 +81,6 @@ Users = dict[str, Annotated[User, _password]]
 """Users by their names: the hash of the password, or a table with ``password`` and ``roles``."""
 
 
-def _secure(url: str) -> str:
-    if url and not is_secure(url):
-        raise ValueError("must begin with https://, or with http:// and a loopback address: who changes keys on their "
-                         "way may sign any token")  # fmt: skip
-    return url
-
-
 class Issuer(Part):
     """An issuer of JSON Web Tokens, such as an OpenID provider.
 
@@ -101,7 +93,7 @@ class Issuer(Part):
     algorithms: tuple[Algorithm, ...] = Field(("RS256",), min_length=1)
     subject: str = Field("sub", min_length=1)
     roles: tuple[str, ...] = ()
-    jwks_url: Annotated[str, AfterValidator(_secure)] = ""
+    jwks_url: SecureUrl = ""
     jwks_file: OptionalPath = None
     key_file: OptionalPath = None
     ca: OptionalPath = None

@@ -68,10 +68,8 @@ Endless = Annotated[int, pydantic.BeforeValidator(lambda value: ENDLESS if value
 HomePath = pydantic.AfterValidator(lambda path: type(path)(os.path.expanduser(path)))  # noqa: PTH111 - also for texts
 """For places of files: a leading ``~`` is the home directory, as in a shell."""
 
-
-def duration(text: str) -> Any:
-    """Return the default of a :data:`Milliseconds` field, written as in the settings file."""
-    return pydantic.Field(text)
+duration: Any = pydantic.Field
+"""The default of a :data:`Milliseconds` field, written as in the settings file."""
 
 
 def accepted_by(read: Callable[[T], object]) -> Callable[[T], T]:
@@ -163,17 +161,10 @@ def nearest(name: str, known: Sequence[str], otherwise: str | None = None) -> st
 
 ENV_PREFIX = "ACKSTREAM_"
 
-ORIGIN = r"^[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?$"
-HOST = r"^(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$"
 _SENTENCES = parse_toml(Path(__file__).with_name("sentences.toml").read_text("utf-8"))
 _PROBLEMS: dict[str, str] = _SENTENCES["problems"]
 """The ends of sentences, by the types of pydantic's errors."""
-_FORMS: dict[str, str] = _SENTENCES["forms"] | {
-    ORIGIN: "it is not the origin of a page: write its scheme, host and port if any, such as https://app.example or "
-    "http://localhost:3000",
-    HOST: "it is not the name of a host: write it as in a URL, without scheme and port, such as things.example, or "
-    "*.things.example for all names below",
-}
+_FORMS: dict[str, str] = _SENTENCES["forms"]
 """The patterns in words."""
 
 
@@ -190,6 +181,11 @@ def problem(entry: Any) -> str:
         return _PROBLEMS[kind].format(**context)
     # of a validator of one's own
     return str(entry["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def without_secrets(address: str) -> str:
+    """Return an address or URL as others may read it: without user and query, which may be secrets."""
+    return _CREDENTIALS.sub("…", address)
 
 
 def key(entry: Any) -> str:
@@ -211,10 +207,14 @@ def sentence(entry: Any, settings: Part) -> str:
     place = f"in the settings file or in {_variable(location, settings)}."
     if text == _PROBLEMS["missing"]:
         return f"The setting {key(entry)} {text}: write it {place}"
-    if any(step in _HEADERS for step in location) and entry["type"] == "value_error":
+    value = entry["ctx"]["tag"] if entry["type"] == "union_tag_invalid" else entry["input"]
+    if isinstance(value, str) and _ADDRESS.search(str(location[-1])):
+        value = without_secrets(value)
+    hidden = value != entry["input"] or any(step in _HEADERS for step in location)
+    if hidden and entry["type"] == "value_error" and isinstance(value, str):
         # the reason has a part of the text
         text = "a placeholder or a function in it is not known, or has no end"
-    value = f" is {entry['ctx']['tag'] if entry['type'] == 'union_tag_invalid' else entry['input']!r}"
+    value = f" is {value!r}"
     if entry["type"] != "union_tag_invalid" and _holds_secrets(location, entry):
         value, text = "", text.replace(str(entry["input"]) or "…", "…")
     return f"The setting {key(entry)}{value}: {text}. Correct it {place}"
@@ -252,6 +252,8 @@ def _holds_secrets(location: list[Any], entry: Any) -> bool:
 _HEADERS = ("header_mapping", "headers")
 _SECRET = re.compile(r"(?i)pass|secret|token|credential|key|^url$|options$|^users$|^conf$|^headers$|^header_mapping$")
 """Keys and tables whose values may be secrets."""
+_ADDRESS = re.compile(r"^(address|host|issuer|jwks_url|bootstrap)$")
+_CREDENTIALS = re.compile(r"(^|(?<=//))[^/?#]*@|(?<=//).*@.*|^[^/]*:(?!/).*@.*|(?<=\?).+", re.DOTALL)
 _NO_TABLE = ("dict_type", "list_type", "tuple_type", "model_type", "model_attributes_type")
 """Types of errors about a value in place of a table or list."""
 

@@ -7,7 +7,7 @@ transports are in ``connectivity/transports/``, Ditto's rules of them in ``proto
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -21,14 +21,17 @@ from ackstream.protocol.ditto.signal_defaults import signal_kind
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.settings.base import Milliseconds, Part, accepted_by, duration
 from ackstream.settings.kafka import OtherKafka
-from ackstream.settings.security import OptionalSecret, Tls, is_loopback, revealed
+from ackstream.settings.security import ELSEWHERE, OptionalSecret, Tls, is_loopback, revealed
 
 if TYPE_CHECKING:
     from ackstream.settings.kafka import Kafka
 
 _IS_TEMPLATE = AfterValidator(accepted_by(Template.parse))
+_IS_KAFKA_ADDRESS = AfterValidator(accepted_by(lambda text: "{{" in text or rules.TargetAddress.parse(text)))
 TemplateText = Annotated[str, Field(min_length=1), _IS_TEMPLATE]
 """A text with placeholders in double braces."""
+MappedText = Annotated[TemplateText, ELSEWHERE]
+"""The same, which may have secrets."""
 
 
 def _command_topic(text: str) -> None:
@@ -36,11 +39,6 @@ def _command_topic(text: str) -> None:
     topic = TopicPath.parse_whole(Template.parse(text).filled("x"))
     if signal_kind(topic, {}) is None:
         raise ValueError("it is not the topic of a command or a message, and nothing else can be made of a payload")
-
-
-def _pointer(text: str) -> None:
-    if not text.startswith("/"):
-        raise ValueError("it does not begin with a slash: write it, and placeholders for the names of parts after it")
 
 
 def _of_clients(mapping: dict[str, str]) -> None:
@@ -53,7 +51,7 @@ def _of_clients(mapping: dict[str, str]) -> None:
 Subject = Annotated[str, Field(pattern=r"^[^*\s]+$")]
 """Whom a connection acts for, as ``subjects`` of ``[[gateway.access]]`` name it."""
 
-HeaderMapping = Annotated[dict[str, TemplateText], AfterValidator(accepted_by(_of_clients))]
+HeaderMapping = Annotated[dict[str, MappedText], AfterValidator(accepted_by(_of_clients))]
 PipelineText = Annotated[str, AfterValidator(accepted_by(Pipeline.parse))]
 SubscriptionText = Annotated[str, AfterValidator(accepted_by(rules.target_subscription))]
 Label = Annotated[str, AfterValidator(accepted_by(parse_label))]
@@ -71,16 +69,16 @@ class AcknowledgementRequests(Part):
 class ReplyTarget(Part):
     """The address that responses go to, and which kinds of them: by default all, as the table of headers has them."""
 
-    address: TemplateText
+    address: MappedText = Field(repr=False)
     expected: tuple[ResponseKind, ...] = ("response", "error", "nack")
-    header_mapping: dict[str, TemplateText] = Field({}, repr=False)
+    header_mapping: dict[str, MappedText] = Field({}, repr=False)
 
 
 class PayloadTemplate(Part):
     """Turns a payload of any form into a command or message, with headers of its own; the payload becomes its value."""
 
     topic: Annotated[TemplateText, AfterValidator(accepted_by(_command_topic))]
-    path: Annotated[TemplateText, AfterValidator(accepted_by(_pointer))] = "/"
+    path: Annotated[TemplateText, Field(pattern="^/")] = "/"
     headers: HeaderMapping = Field({}, repr=False)
 
 
@@ -112,11 +110,11 @@ class Target(Part):
     ``issued_ack`` is issued for messages that the transport confirms.
     """
 
-    address: TemplateText
+    address: MappedText = Field(repr=False)
     topics: tuple[SubscriptionText, ...] = Field(min_length=1)
     subjects: tuple[Subject, ...] = ()
     issued_ack: Label | None = None
-    header_mapping: dict[str, TemplateText] = Field({}, repr=False)
+    header_mapping: dict[str, MappedText] = Field({}, repr=False)
     payload: Literal["ditto", "value"] = "ditto"
 
 
@@ -146,9 +144,7 @@ class KafkaSourceSettings(Source):
 class KafkaTargetSettings(Target):
     """A Kafka address: ``topic``, ``topic/key`` or ``topic#partition``."""
 
-    address: Annotated[
-        TemplateText, AfterValidator(accepted_by(lambda text: "{{" in text or rules.TargetAddress.parse(text)))
-    ]
+    address: Annotated[TemplateText, Field(repr=False), _IS_KAFKA_ADDRESS, ELSEWHERE]
 
 
 class KafkaConnection(OtherKafka, _Connection):
@@ -160,8 +156,7 @@ class KafkaConnection(OtherKafka, _Connection):
     targets: tuple[KafkaTargetSettings, ...] = ()
 
 
-def _tls(value: Any) -> Any:
-    return {True: {}, False: None}[value] if isinstance(value, bool) else value
+_TLS = BeforeValidator(lambda value: {True: {}, False: None}[value] if isinstance(value, bool) else value)
 
 
 class _Login(_Connection):
@@ -169,7 +164,7 @@ class _Login(_Connection):
 
     username: str | None = None
     password: OptionalSecret = None
-    tls: Annotated[Tls | None, BeforeValidator(_tls)] = None
+    tls: Annotated[Tls | None, _TLS] = None
 
     def hosts(self, own: str) -> list[str]:
         """Return the name or address of the other system; ``own``: the brokers of this one."""
@@ -233,7 +228,7 @@ class Amqp10Connection(_BrokerConnection):
 class Amqp091TargetSettings(Target):
     """An exchange and a routing key: ``exchange/routing-key``; of the default exchange ``/queue``."""
 
-    address: Annotated[str, Field(pattern=r"/|\{\{"), _IS_TEMPLATE]
+    address: Annotated[str, Field(pattern=r"/|\{\{", repr=False), _IS_TEMPLATE, ELSEWHERE]
 
 
 class Amqp091Connection(_BrokerConnection):
@@ -254,14 +249,14 @@ def _no_sources(sources: tuple[Source, ...]) -> None:
 class HttpTargetSettings(Target):
     """An HTTP request: ``POST:/path``; also GET, PUT, PATCH and DELETE."""
 
-    address: Annotated[str, Field(pattern="^(GET|POST|PUT|PATCH|DELETE):/"), _IS_TEMPLATE]
+    address: Annotated[str, Field(pattern="^(GET|POST|PUT|PATCH|DELETE):/", repr=False), _IS_TEMPLATE, ELSEWHERE]
 
 
 class HttpPushConnection(_Login):
     """An HTTP service that signals are pushed to. ``parallelism``: requests at a time; with 1 they are in order."""
 
     type: Literal["http-push"]
-    url: str = Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")
+    url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$", repr=False), ELSEWHERE]
     parallelism: int = Field(1, ge=1, le=100)
     timeout: Milliseconds = duration("60s")
     # with which it says nothing about a signal, which is sent again

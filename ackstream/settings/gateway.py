@@ -9,13 +9,17 @@ from pydantic import Field, ValidationError, field_validator
 from ackstream.errors import SettingsError
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.access import AccessFile, AccessRule, Issuer, Proxy, Users
-from ackstream.settings.base import HOST, ORIGIN, Limit, Milliseconds, Part, duration, key, parse_toml, problem
+from ackstream.settings.base import Limit, Milliseconds, Part, duration, key, parse_toml, problem
 from ackstream.settings.security import OptionalPath, OptionalSecret, Tls
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
     from pathlib import Path
+
+
+_ORIGIN = r"^[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?$"
+_HOST = r"^(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$"
 
 
 class GatewayTls(Part):
@@ -66,8 +70,8 @@ class Gateway(Part):
     issuers: tuple[Issuer, ...] = ()
     proxy: Proxy = Proxy()
     audit: Literal["changes", "all", "off"] = "changes"
-    allowed_origins: tuple[Annotated[str, Field(pattern=ORIGIN)], ...] = ()
-    allowed_hosts: tuple[Annotated[str, Field(pattern=HOST)], ...] = ()
+    allowed_origins: tuple[Annotated[str, Field(pattern=_ORIGIN)], ...] = ()
+    allowed_hosts: tuple[Annotated[str, Field(pattern=_HOST)], ...] = ()
     max_connections: int = Field(2_000, ge=1)
     max_sockets: int = Field(100, ge=1)
     max_sockets_per_address: int = Field(500, ge=1)

@@ -6,7 +6,7 @@ Durations are held in milliseconds. The meaning of each key is in ``conf/ackstre
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
@@ -265,7 +265,7 @@ class QueueSettings(Part):
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
-    topics: tuple[str, ...] = Field(min_length=1)
+    topics: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
     preset: Literal["solace", "amps"] = "solace"
     ingress: Literal["open", "refuse", "discard"] = "open"
     type: Literal["exclusive", "shared"] = "shared"
@@ -295,10 +295,3 @@ class QueueSettings(Part):
             return given
         fairness = {"fairness": "round-robin"} if given.get("at_most_once") else {}
         return AMPS | fairness | given
-
-    @field_validator("topics")
-    @classmethod
-    def _no_empty_topic(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
-        if "" in topics:
-            raise ValueError("a topic is empty: name it, or write * for all")
-        return topics

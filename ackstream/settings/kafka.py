@@ -55,7 +55,7 @@ class KafkaSecurity(Part):
     def _check(self) -> None:
         """Refuse a missing option, and one without effect, which would be mistaken for protection."""
         secured = self.protocol.replace("PLAINTEXT", "SSL")
-        if self.tls.given and not self.encrypted:
+        if self.tls != Tls() and not self.encrypted:
             raise ValueError(f"tls has no effect with the protocol {self.protocol}: write {secured}")
         if not self.logs_in:
             if self.mechanism or self.username or self.password or self.oauth != OAuth():

@@ -99,9 +99,7 @@ class Settings(Part):
     def warnings(self) -> Iterator[str]:
         """Give a sentence for each setting that is allowed but exposes something."""
         parts = (self.kafka.security, *self.connections, *self.routes)
-        yield from filter(None, (part.warning(self.kafka.bootstrap) for part in parts))
-        if text := self.metrics.warning():
-            yield text
+        yield from filter(None, [*(part.warning(self.kafka.bootstrap) for part in parts), self.metrics.warning()])
 
     @field_validator("queues", "quotas", "destinations", "connections", "routes")
     @classmethod

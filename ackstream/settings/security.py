@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, SecretStr, ValidationError, WrapValidator
 
 from ackstream.settings.base import Part
 
 if TYPE_CHECKING:
-    from pydantic import ValidationInfo
+    from pydantic import ValidationInfo, ValidatorFunctionWrapHandler
 
 OR_NONE = BeforeValidator(lambda value: None if value == "" else value)
 """An empty text means that a value is not given: TOML has no other way to show such a default."""
@@ -60,6 +60,19 @@ def _read_secret(value: object, info: ValidationInfo) -> object:
         raise ValueError(f"the file {value['file']} is empty: write the secret into it, or name another")
     return text
 
+
+def _read_elsewhere(value: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
+    text = _read_secret(value, info)
+    if text is value:
+        return check(text)
+    with suppress(ValidationError):
+        return check(text)
+    # the reasons may have a part of the text
+    raise ValueError("the text that is read from there is not accepted: correct it")
+
+
+ELSEWHERE = WrapValidator(_read_elsewhere)
+"""Makes a text one that may stand elsewhere, as a :class:`Secret` does; the last entry of an ``Annotated``."""
 
 MIN_KEY_CHARACTERS = 32
 
@@ -101,11 +114,6 @@ class Tls(Part):
     key: OptionalPath = None
     key_password: OptionalSecret = None
     verify_hostname: bool = True
-
-    @property
-    def given(self) -> bool:
-        """Whether anything in it was set."""
-        return self != Tls()
 
     def client_context(self) -> ssl.SSLContext:
         """Return the context with which a client connects; raises ``ValueError`` for an unfit file."""
@@ -172,18 +180,23 @@ class Tls(Part):
             self.client_context()
 
 
-def _token_url(url: str) -> str:
+def _secure(url: str) -> str:
     if url and not is_secure(url):
-        raise ValueError("it is not a URL that begins with https://: a client's secret goes there")
+        raise ValueError("must begin with https://, or with http:// and a loopback address: others on the way could "
+                         "read a secret, or change the keys with which tokens are signed")  # fmt: skip
     if "@" in urlsplit(url).netloc:
-        raise ValueError("it names a user: write client_id and client_secret instead")
+        raise ValueError("it names a user, who is not needed there: remove it")
     return url
+
+
+SecureUrl = Annotated[str, AfterValidator(_secure)]
+"""A URL of a server that must be the one it names; empty if none is given."""
 
 
 class OAuth(Part):
     """A client that gets its tokens from an authorisation server (client credentials, RFC 6749 4.4)."""
 
-    token_url: Annotated[str, AfterValidator(_token_url)] = ""
+    token_url: SecureUrl = ""
     client_id: str = ""
     client_secret: OptionalSecret = None
     scope: str = ""

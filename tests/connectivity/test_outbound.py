@@ -487,6 +487,34 @@ def test_a_signal_that_a_target_did_not_accept_is_kept_acknowledged_or_a_dead_le
     assert [reason[: len(letters[0])] for _, reason in running.given_up] == letters
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_the_key_in_an_address_is_in_no_log_line_and_no_dead_letter(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    away: bool,  # noqa: FBT001 - a case
+) -> None:
+    running = Running(monkeypatch, Other(Published(500, away=away, doubtful=away)))
+    running.handle(address="POST:/hook?key=47110815")
+    for offset in range(1, 30):
+        running.publisher.result = Published(200)
+        running.handle(offset)
+        running.publisher.result = Published(500, away=away, doubtful=away)
+        running.later()
+    assert [reason.partition(" ")[0] for _, reason in running.given_up] == ["POST:/hook?…"]
+    assert "POST:/hook?…" in caplog.text
+    assert "47110815" not in caplog.text
+
+
+def test_a_key_in_the_address_of_a_target_is_not_in_the_reason_of_a_lost_signal() -> None:
+    def unreachable(*_: str) -> Any:
+        raise ConnectionError("no twin")
+
+    plan = outbound(target(f"{EVENTS}?extraFields=attributes/x", address="out{{ fn:default('?key=47110815') }}")).plan(
+        event(), extra=unreachable
+    )
+    assert [why.partition(" did")[0] for why in plan.lost] == ["out{{ fn:default('?…"]
+
+
 def test_a_refused_signal_whose_labels_were_lost_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running(monkeypatch, Other(), "c:one")
     work = running.handle()

@@ -7,6 +7,7 @@ import pytest
 
 from ackstream.errors import SettingsError
 from ackstream.settings import load
+from ackstream.settings.base import without_secrets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +60,29 @@ def _refusal(path: Path, text: str) -> str:
 )
 def test_what_is_wrong_is_said_in_words_of_the_product(tmp_path: Path, text: str, sentence: str) -> None:
     assert _refusal(tmp_path, text).startswith(f"The setting {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("events/lamp-7", "events/lamp-7"),
+        ("POST:/events/{{ thing:id }}", "POST:/events/{{ thing:id }}"),
+        ("POST:/x?key=47110815", "POST:/x?…"),
+        ("https://h.example/a?key=47110815#c", "https://h.example/a?…"),
+        ("https://h.example/a?key=47110815&mail=a@b#c", "https://…"),
+        ("https://me:47110815@h.example/a", "https://…h.example/a"),
+        ("https://47110815@h.example:1/a", "https://…h.example:1/a"),
+        ("mqtt://me:47110815@h.example", "mqtt://…h.example"),
+        ("mqtt://me:471/10815@h.example", "mqtt://…"),
+        ("me:47110815@h.example", "…h.example"),
+        ("47110815@h.example", "…h.example"),
+        ("me:471/10815@h.example:1883", "…"),
+        ("me:x\n47110815@h.example", "…h.example"),
+        ("127.0.0.1:9092,[::1]:9092", "127.0.0.1:9092,[::1]:9092"),
+    ],
+)
+def test_an_address_is_shown_without_its_user_and_query(address: str, shown: str) -> None:
+    assert without_secrets(address) == shown
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:

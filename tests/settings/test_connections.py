@@ -113,7 +113,7 @@ def test_the_environment_gives_all_of_them_as_json() -> None:
         ({"sources": [made("org.acme/a/things/twin/commands/{{ header:x }}")]}, ["Action name <x> is unknown"]),
         ({"sources": [made("org.acme/a/things/twin/commands/modify/{{ header:x }}")]}, ["goes on after"]),
         ({"sources": [made("org.acme/a/things/twin/acks/x")]}, ["not the topic of a command or a message"]),
-        ({"sources": [made(TELLING, path="{{ header:x }}")]}, ["payload_mapping.0", "does not begin with a slash"]),
+        ({"sources": [made(TELLING, path="{{ header:x }}")]}, ["payload_mapping.0", "must begin with a slash"]),
         ({"type": "mqtt", "tls": {"ca": "/none.pem"}}, ["connections.0.tls", "/none.pem"]),
         ({"type": "mqtt", "tls": {"key": "/none.pem"}}, ["connections.0.tls", "a key without a certificate"]),
         ({"type": "mqtt", "tls": "yes"}, ["connections.0.tls"]),
@@ -210,6 +210,70 @@ def test_a_password_is_read_from_a_file_or_a_variable(tmp_path: Path) -> None:
         (found,) = read(connection(type="mqtt", username="me", password=given))
         assert found.secret == text
         assert text not in repr(found)
+
+
+MAPPED = {"header_mapping": {"authorization": "Bearer {{ header:x }}"}}
+PUSHED = HTTP | {"url": "https://plant.example/hook", "targets": [TARGET | MAPPED | {"address": "POST:/x?key=1"}]}
+REPLIES = {"sources": [SOURCE | MAPPED | {"reply_target": MAPPED | {"address": "out/{{ header:x }}"}}]}
+ELSEWHERE = [
+    pytest.param(PUSHED, ("url",), id="url"),
+    pytest.param(PUSHED, ("targets", 0, "address"), id="an HTTP address"),
+    pytest.param(PUSHED, ("targets", 0, "header_mapping", "authorization"), id="a header of a target"),
+    pytest.param({"targets": [TARGET | {"address": "t/k"}]}, ("targets", 0, "address"), id="a Kafka address"),
+    pytest.param({"type": "mqtt", "targets": [TARGET]}, ("targets", 0, "address"), id="an MQTT address"),
+    pytest.param(
+        {"type": "amqp-091", "targets": [TARGET | {"address": "/q"}]}, ("targets", 0, "address"), id="an exchange"
+    ),
+    pytest.param(REPLIES, ("sources", 0, "header_mapping", "authorization"), id="a header of a source"),
+    pytest.param(REPLIES, ("sources", 0, "reply_target", "address"), id="of replies"),
+    pytest.param(REPLIES, ("sources", 0, "reply_target", "header_mapping", "authorization"), id="a header of replies"),
+    pytest.param(
+        {"sources": [made(TELLING, headers={"x": "a"})]},
+        ("sources", 0, "payload_mapping", 0, "headers", "x"),
+        id="of a payload",
+    ),
+]
+
+
+def put(parts: dict[str, Any], path: tuple[Any, ...], value: Any) -> Any:
+    """Return a copy with another value, and the value that was there."""
+    found = copied = json.loads(json.dumps(connection(**parts)))
+    for step in path[:-1]:
+        found = found[step]
+    before, found[path[-1]] = found[path[-1]], value
+    return copied, before
+
+
+def at(found: Any, path: tuple[Any, ...]) -> Any:
+    for step in path:
+        found = found[step] if isinstance(step, int) or isinstance(found, dict) else getattr(found, step)
+    return found
+
+
+@pytest.mark.parametrize(("parts", "path"), ELSEWHERE)
+def test_a_text_that_may_be_a_secret_may_stand_in_a_file_or_a_variable(
+    parts: dict[str, Any], path: tuple[Any, ...], tmp_path: Path
+) -> None:
+    of_file, text = put(parts, path, {"file": str(tmp_path / "secret")})
+    (tmp_path / "secret").write_text(f"{text}\n", "utf-8")
+    assert at(read(of_file)[0], path) == text
+    of_variable, _ = put(parts, path, {"environment": "PLANT_KEY"})
+    environment = {"ACKSTREAM_CONNECTIONS": json.dumps([of_variable]), "PLANT_KEY": text}
+    assert at(load(environment=environment).connections[0], path) == text
+
+
+@pytest.mark.parametrize(("parts", "path"), ELSEWHERE)
+def test_an_error_about_such_a_text_names_its_place_and_does_not_show_it(
+    parts: dict[str, Any], path: tuple[Any, ...], tmp_path: Path
+) -> None:
+    wrong, _ = put(parts, path, {"file": str(tmp_path / "secret")})
+    name = ".".join(map(str, path[:4]))
+    with pytest.raises(SettingsError, match=rf"{name}.*{tmp_path}/secret cannot be read \(No such file"):
+        read(wrong)
+    (tmp_path / "secret").write_text("geheim b{{ geheim", "utf-8")
+    with pytest.raises(SettingsError, match=f"{name}.*: the text that is read from there is not accepted") as caught:
+        read(wrong)
+    assert "geheim" not in str(caught.value)
 
 
 SERVICE = {"password": "47110815", "username": "me"}

@@ -82,7 +82,7 @@ def test_durations_are_read_as_everywhere() -> None:
     [
         ([{"name": "orders"}], ["queues.0.topics is missing"]),
         ([{**ORDERS, "topics": []}], ["queues.0.topics"]),
-        ([{**ORDERS, "topics": [""]}], ["queues.0.topics", "a topic is empty"]),
+        ([{**ORDERS, "topics": [""]}], ["queues.0.topics.0", "must not be empty"]),
         ([{**ORDERS, "name": "a b"}], ["queues.0.name is 'a b'"]),
         ([{**ORDERS, "type": "private"}], ["queues.0.type is 'private'", "'exclusive' or 'shared'"]),
         ([{**ORDERS, "lease": 60}], ["queues.0.lease is 60", "such as 250ms"]),

@@ -108,6 +108,8 @@ def test_the_variables_that_kubernetes_sets_for_a_service_are_no_settings(servic
 
 BROKER = '[[connections]]\nid = "x"\ntype = "mqtt"\n'
 SERVICE = '[[connections]]\nid = "x"\ntype = "http-push"\n'
+KAFKA = '[[connections]]\nid = "x"\ntype = "kafka"\n'
+FROM, TO = '[[connections.sources]]\naddresses = ["in"]\n', "[[connections.targets]]\n"
 HEADER = f'{SERVICE}url = "https://x"\n[[connections.targets]]\naddress = "POST:/e"\ntopics = []\n{{}}'
 MADE = '[[connections.sources]]\naddresses = ["in"]\n[[connections.sources.payload_mapping]]\ntopic = "x"\n'
 
@@ -125,6 +127,25 @@ MADE = '[[connections.sources]]\naddresses = ["in"]\n[[connections.sources.paylo
         pytest.param(HEADER.format('header_mapping = { x = "{{ fn:default(\'47110815 }}" }'), {}, id="in its template"),
         pytest.param(
             f"{BROKER}{MADE}headers = {{ authorization = 'Bearer 47110815 }}{{{{ x' }}", {}, id="of a payload"
+        ),
+        pytest.param(
+            f"{SERVICE}url = 'https://x'\n{TO}address = 'POST:/x?key=47110815{{{{oops'\ntopics = []",
+            {},
+            id="in a query",
+        ),
+        pytest.param(
+            f"{SERVICE}url = 'https://x'\n{TO}address = 'POSTS:/x?key=47110815'\ntopics = []", {}, id="of no method"
+        ),
+        pytest.param(f"{KAFKA}{TO}address = 'a b?key=47110815'\ntopics = []", {}, id="of no topic"),
+        pytest.param(
+            f'{BROKER}{FROM}reply_target = {{ address = "x?key=47110815{{{{oops" }}',
+            {},
+            id="of a reply target",
+        ),
+        pytest.param(
+            "[[gateway.issuers]]\nissuer = 'me'\naudience = ['x']\njwks_url = 'http://me:47110815@h.example/?key=47110815'",
+            {},
+            id="in the URL of keys",
         ),
         pytest.param("[kafka.options]\npython = {'sasl.password' = 47110815}", {}, id="an option of Kafka"),
         pytest.param("[kafka.security]\npassword = 47110815", {}, id="of Kafka"),

@@ -119,7 +119,9 @@ def test_no_variable_of_the_environment_is_shown_whole(part: str, text: str) -> 
 def test_no_text_of_the_settings_has_a_secret() -> None:
     security = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": "hunter2"}
     mapping = {"authorization": "Bearer hunter2"}
-    target = {"address": "POST:/e", "topics": ["_/_/things/twin/events"], "header_mapping": mapping}
+    target = {"address": "POST:/e?hunter2", "topics": ["_/_/things/twin/events"], "header_mapping": mapping}
+    queue = target | {"address": "hunter2/"}
+    source = {"addresses": ["in"], "reply_target": {"address": "hunter2", "header_mapping": mapping}}
     settings = Settings.model_validate(
         {
             "kafka": {"security": security, "options": {"python": {"x": "hunter2"}, "java": {"x": "hunter2"}}},
@@ -127,8 +129,15 @@ def test_no_text_of_the_settings_has_a_secret() -> None:
             "lake": {"storage_options": {"x": "hunter2"}},
             "gateway": {"users": {"ada": "hunter2"}},
             "connections": [
-                {"id": "a", "type": "http-push", "url": "https://x", "password": "hunter2", "targets": [target]},
-                {"id": "b", "type": "kafka", "security": security, "options": {"x": "hunter2"}},
+                {
+                    "id": "a",
+                    "type": "http-push",
+                    "url": "https://x/hunter2",
+                    "password": "hunter2",
+                    "targets": [target],
+                },
+                {"id": "b", "type": "kafka", "security": security, "options": {"x": "hunter2"}, "targets": [queue]},
+                {"id": "c", "type": "amqp-091", "sources": [source], "targets": [queue]},
             ],
         }
     )
