@@ -21,7 +21,7 @@ from ackstream.protocol.ditto.signal_defaults import signal_kind
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.settings.base import Milliseconds, Part, accepted_by, duration
 from ackstream.settings.kafka import OtherKafka
-from ackstream.settings.security import ELSEWHERE, OptionalSecret, Tls, is_loopback, revealed
+from ackstream.settings.security import ELSEWHERE, HostName, OptionalSecret, Tls, is_loopback, revealed
 
 if TYPE_CHECKING:
     from ackstream.settings.kafka import Kafka
@@ -192,7 +192,7 @@ class _Login(_Connection):
 
 
 class _BrokerConnection(_Login):
-    host: str = Field("localhost", min_length=1)
+    host: HostName = "localhost"
     port: int = Field(ge=1, le=65535)
 
     def hosts(self, _own: str) -> list[str]:

@@ -10,7 +10,7 @@ from ackstream.errors import SettingsError
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.access import AccessFile, AccessRule, Issuer, Proxy, Users
 from ackstream.settings.base import Limit, Milliseconds, Part, duration, key, parse_toml, problem
-from ackstream.settings.security import OptionalPath, OptionalSecret, Tls
+from ackstream.settings.security import HostName, OptionalPath, OptionalSecret, Tls
 
 if TYPE_CHECKING:
     import ssl
@@ -55,7 +55,7 @@ class GatewayTls(Part):
 class Gateway(Part):
     """HTTP and WebSocket."""
 
-    host: str = Field("127.0.0.1", min_length=1)
+    host: HostName = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
     tls: GatewayTls = GatewayTls()
     max_body_bytes: int = Field(1_000_000, ge=1)

@@ -138,7 +138,7 @@ def job_group(job: str) -> str:
 class Kafka(Part):
     """The brokers, and the names of topics and groups."""
 
-    bootstrap: str = Field("localhost:9092", min_length=1)
+    bootstrap: str = Field("localhost:9092", min_length=1, pattern="^[^@]*$")
     topic_prefix: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")
     partitions: int = Field(4, ge=1)
     replication: int = Field(1, ge=1)
@@ -192,7 +192,7 @@ class OtherKafka(Part):
     Without a ``security`` of its own, ``[kafka.security]`` holds on the system's own cluster.
     """
 
-    bootstrap: str | None = Field(None, min_length=1)
+    bootstrap: str | None = Field(None, min_length=1, pattern="^[^@]*$")
     security: KafkaSecurity = KafkaSecurity()
     options: ClientOptions = Field({})
 

@@ -24,7 +24,7 @@ from ackstream.settings.base import ENV_PREFIX, HomePath, Milliseconds, Part, du
 from ackstream.settings.connections import Connection, RouteSettings
 from ackstream.settings.gateway import Gateway, Quota
 from ackstream.settings.kafka import Kafka, Lake
-from ackstream.settings.security import is_loopback
+from ackstream.settings.security import HostName, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ class Local(Part):
 class Metrics(Part):
     """The endpoint with ``/metrics``, ``/health/live`` and ``/health/ready``; ``port`` 0 turns it off."""
 
-    host: str = "127.0.0.1"
+    host: HostName = "127.0.0.1"
     port: int = Field(0, ge=0, le=65535)
 
     def warning(self) -> str:

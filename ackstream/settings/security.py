@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, SecretStr, ValidationError, WrapValidator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, WrapValidator
 
 from ackstream.settings.base import Part
 
@@ -210,6 +210,10 @@ class OAuth(Part):
     def tls(self) -> Tls:
         """The way to ``token_url``."""
         return Tls.model_construct(ca=self.ca)
+
+
+HostName = Annotated[str, Field(pattern=r"^([^:/?#@\s\[\]]+|\[?[0-9A-Fa-f]*(:[0-9A-Fa-f.]*){2,}(%\w+)?\]?)$")]
+"""The name or address of a host; no URL, in which there may be a password."""
 
 
 def is_loopback(name: str) -> bool:

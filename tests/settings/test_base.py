@@ -62,6 +62,51 @@ def test_what_is_wrong_is_said_in_words_of_the_product(tmp_path: Path, text: str
     assert _refusal(tmp_path, text).startswith(f"The setting {sentence}")
 
 
+HOSTS = [
+    "[gateway]",
+    "[metrics]",
+    *(f"{CONNECTION}type = '{kind}'" for kind in ("mqtt", "mqtt-5", "amqp-10", "amqp-091")),
+]
+
+
+@pytest.mark.parametrize("part", HOSTS)
+@pytest.mark.parametrize(
+    "host",
+    [
+        "mqtt://me:47110815@h.example",
+        "me:47110815@h.example",
+        "47110815@h",
+        "h.example:1883",
+        "h.example/x",
+        "[::1]:80",
+        "a b",
+        "",
+    ],
+)
+def test_a_host_is_a_name_or_address_without_scheme_user_and_port(tmp_path: Path, part: str, host: str) -> None:
+    refusal = _refusal(tmp_path, f"{part}\nhost = '{host}'")
+    assert ".host" in refusal
+    assert "it is not the name or address of a host: write it without scheme, user and port" in refusal
+    assert "47110815" not in refusal
+
+
+@pytest.mark.parametrize("part", HOSTS)
+@pytest.mark.parametrize(
+    "host", ["h", "my_host-1.example", "10.0.0.7", "::1", "[fe80::1%eth0]", "::ffff:10.0.0.7", "bücher.example"]
+)
+def test_a_host_has_any_name_or_address(tmp_path: Path, part: str, host: str) -> None:
+    users = "users.ada = 'x'\n" if part == "[gateway]" else ""
+    (tmp_path / "a.toml").write_text(f"{part}\n{users}host = '{host}'", "utf-8")
+    assert f"host='{host}'" in repr(load(tmp_path / "a.toml", {}))
+
+
+@pytest.mark.parametrize("part", ["[kafka]", f"{CONNECTION}type = 'kafka'", "[[routes]]\nname = 'x'"])
+def test_brokers_are_named_without_a_user(tmp_path: Path, part: str) -> None:
+    refusal = _refusal(tmp_path, f"{part}\nbootstrap = 'kafka://me:47110815@h.example:9092'")
+    assert "bootstrap is 'kafka://…h.example:9092': it names a user: write host:port" in refusal
+    assert "47110815" not in refusal
+
+
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
