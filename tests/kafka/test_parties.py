@@ -62,6 +62,11 @@ def test_what_one_job_decides_nobody_else_can_write(topic: str, writers: set[str
     assert {name for name, party in PARTIES.items() if topic in party.writes} == writers
 
 
+def test_no_job_depends_on_what_the_gateway_writes_beside_the_twin() -> None:
+    assert {name for name, party in PARTIES.items() if "events" in party.writes} == {"twin", "gateway"}
+    assert {name for name, party in PARTIES.items() if "events" in party.reads} == {"gateway", "connect", "subscriber"}
+
+
 def test_no_connection_may_commit_offsets_of_a_job() -> None:
     groups = {job_group(job.name) for job in (ARCHIVE, CORRELATE, PERSIST, QUERY, QUEUES, SETTLE, TWIN)}
     assert not [group for group in groups if group.startswith(PARTIES["connect"].groups)]
