@@ -31,7 +31,7 @@ import psutil
 from rich.console import Console
 
 from ackstream.gateway.access.passwords import hash_password
-from benchmarks.pages import RESULTS, show
+from benchmarks.pages import RESULTS, machine, show
 from tests.gateway.test_server import serving
 from tests.harness.certificates import Authority
 
@@ -228,8 +228,6 @@ def wait_for_answer(client: httpx.Client) -> float:
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure the kinds, write the results, and return whether one of them fails."""
-    from benchmarks.common import machine  # noqa: PLC0415 - it needs a package that tests lack
-
     console = Console(highlight=False)
     found: dict[str, Any] = {}
     report = {"machine": machine(), "seconds": arguments.seconds, "sockets": arguments.sockets, "goal": GOAL}

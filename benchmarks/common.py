@@ -6,7 +6,6 @@ import argparse
 import datetime as dt
 import json
 import os
-import platform
 import signal
 import sys
 import tempfile
@@ -14,7 +13,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +26,7 @@ from ackstream.settings import Settings, load
 from ackstream.spark.session import session
 from benchmarks import broker, pages
 from benchmarks.broker import Offsets
-from benchmarks.pages import RESULTS, show
+from benchmarks.pages import RESULTS, machine, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,9 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = (
-    "pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka", "quixstreams",
-)  # fmt: skip
 ROUNDS = 3
 """Figures are medians of so many rounds."""
 _numbers = count()
@@ -188,23 +183,3 @@ def rounded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [rounded(entry) for entry in value]
     return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
-def machine() -> dict[str, Any]:
-    """Describe the machine and what runs on it."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        cpu = lines[0].partition(":")[2].strip() if lines else cpu
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    kafka = [jar.stem.rpartition("-")[2] for jar in jars.resolve("broker") if jar.name.startswith("kafka_")]
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "memory_gb": round(memory / 2**30, 1),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "kafka": kafka[0] if kafka else None,
-        **{name: version(name) for name in PACKAGES},
-    }

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ackstream.local import jars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +16,9 @@ if TYPE_CHECKING:
 README = Path(__file__).resolve().with_name("README.md")
 FRONT = README.parents[1] / README.name
 RESULTS = README.with_name("results")
+PACKAGES = (
+    "pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka", "quixstreams",
+)  # fmt: skip
 NOT_MEASURED = "Not measured yet: `python -m benchmarks {}` on a quiet machine writes the tables."
 BACKLOG = (
     "contender", "messages/s, warm", "whole run", "ackstream is … times that", "µs of processor per message",
@@ -246,3 +254,30 @@ def write(name: str, report: dict[str, Any]) -> None:
 def replace(page: Path, name: str, text: str) -> None:
     """Write the text of a part into a page."""
     page.write_text(with_part(page.read_text("utf-8"), name, text), "utf-8")
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine and what runs on it."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = lines[0].partition(":")[2].strip() if lines else cpu
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    kafka = [jar.stem.rpartition("-")[2] for jar in jars.resolve("broker") if jar.name.startswith("kafka_")]
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "kafka": kafka[0] if kafka else None,
+        **{name: found for name in PACKAGES if (found := _version(name))},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
