@@ -145,6 +145,8 @@ class MeteredConnection:
             self._doors.leave(self._host)
             if self._protocol.transport is not None:
                 self._protocol.connection_lost(exc)
+        # they refer to each other: with its buffers it would stay until the next collection of garbage
+        self._protocol = None
 
     def write(self, data: bytes) -> None:
         """Write data, and count them; after the end of a connection asyncio would log each."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import socket
 import ssl
@@ -81,6 +82,22 @@ def test_a_connection_too_many_is_told_why_and_ended() -> None:
         silent[0].close()
         eventually(lambda: running.gateway.doors.open <= 2, "room")
         assert running.ask().status_code == 204
+
+
+def test_a_connection_that_has_ended_leaves_memory_at_once(request: pytest.FixtureRequest) -> None:
+    with serving() as running:
+        gc.collect()
+        request.addfinalizer(gc.enable)
+        gc.disable()
+        for path in (THING, "/" + "a" * 10_000):
+            with running.raw() as client:
+                client.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+                assert client.recv(1_000).startswith(b"HTTP/1.1 ")
+        eventually(lambda: not list(filter(_is_connection, gc.get_objects())), "the end of both")
+
+
+def _is_connection(found: object) -> bool:
+    return type(found) in (connections.MeteredConnection, connections.HttpConnection)
 
 
 def test_a_websocket_counts_as_a_connection_until_it_ends() -> None:
