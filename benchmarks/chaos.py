@@ -37,7 +37,8 @@ from tests.harness.cluster import Cluster
 from tests.harness.disks import Disk, Machine
 from tests.harness.faults import DISKS, POWER, REASON_CHARACTERS, Faults, SupervisedStorm, dump
 from tests.harness.invariants import broken, missing
-from tests.harness.storm import CLIENTS, QUEUE
+from tests.harness.programs import CODECS
+from tests.harness.storm import CLIENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -61,7 +62,6 @@ SPANS = {
     "links": (5.0, 20.0),
     "step": (20.0, 100.0),
     "task": (90.0, 90.0),
-    "codec": (240.0, 240.0),
     "away": (160.0, 180.0),
 }
 WEIGHTS = {
@@ -77,7 +77,7 @@ WEIGHTS = {
     "links": 3,
     "step": 5,
     "task": 8,
-    "codec": 3,
+    "bomb": 4,
     "away": 2,
 }
 JOBS = {name: ["submit", name] for name in ("correlate", "archive", "twin", "persist", "settle", "queues", "query")}
@@ -120,7 +120,7 @@ def targets(brokers: int, kinds: Collection[str] = tuple(WEIGHTS)) -> dict[str, 
         "links": ("tables and checkpoints",),
         "step": STEPS,
         "task": WORKED,
-        "codec": (QUEUE,),
+        "bomb": CODECS,
         "away": ("queues",),
     }
     return {kind: names for kind, names in found.items() if kind in kinds}

@@ -60,8 +60,7 @@ def test_a_run_may_have_some_kinds_of_faults_alone() -> None:
 
 def test_the_job_of_queues_is_away_for_longer_than_a_lease_and_nothing_else_lasts_as_long() -> None:
     lease = QueueSettings(name="q", topics=("t",), lease=LEASE).lease / 1000
-    # the consumer without a codec has its own span: it ends by itself
-    others = [last for kind, (_, last) in SPANS.items() if kind not in ("away", "codec")]
+    others = [last for kind, (_, last) in SPANS.items() if kind != "away"]
     assert max(others) < lease < SPANS["away"][0]
 
 

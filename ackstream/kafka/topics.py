@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Kafka, Settings
 
 TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES = "message.timestamp.type", "min.insync.replicas", "max.message.bytes"
+COMPRESSION, UNCOMPRESSED = "compression.type", "uncompressed"
 KAFKA_MAX_BYTES = 1_048_588
 """Kafka's default of ``max.message.bytes``, for topics that the product did not create."""
 SAFE_REPLICAS = 3
@@ -39,16 +40,20 @@ SEGMENTS = 24
 class Topic:
     """The properties of a topic; ``partitions`` ``None`` for ``kafka.partitions`` of the settings.
 
-    ``compacted``: only the last record of a key is kept, but all records for the time of ``history``.
+    ``compacted``: only the last record of a key is kept, but all records for the time of ``history``. ``compression``:
+    how the broker stores records, whatever their producer has; ``producer`` for as they come.
     """
 
     partitions: int | None = None
     compacted: bool = False
     history: timedelta = timedelta()
+    compression: str = "producer"
 
     def config(self, replication: int = 1) -> dict[str, str]:
         """Return the topic's configuration."""
         config = {TIMESTAMP_TYPE: "LogAppendTime", MAX_BYTES: str(MAX_RECORD_BYTES)}
+        if self.compression != "producer":
+            config[COMPRESSION] = self.compression
         if replication >= SAFE_REPLICAS:
             config[IN_SYNC] = str(replication // 2 + 1)
         if not self.compacted:
@@ -68,32 +73,36 @@ default a week. Compacted and not cut off, a topic keeps the offset at which a j
 LEASE = Topic(partitions=1, compacted=True)
 """One partition, because claims and signs of life have an order. Only the last record of a run matters."""
 
+OPEN = Topic(compression=UNCOMPRESSED)
+"""Clients write it. The broker unpacks their records, so that it refuses one of some kB that would be hundreds of MB,
+and that each client can read them, whatever compressions it knows."""
+
 TOPICS: dict[str, Topic] = {
-    "signals": Topic(),
-    "acks": Topic(),
+    "signals": OPEN,
+    "acks": OPEN,
     # written by the twin only, so that no subscriber can confirm in the twin's name
     "twin-acks": Topic(),
     "clock": CLOCK,
     "replies": Topic(),
     "ledger": Topic(),
     # written by gateways only
-    "audit": Topic(),
-    "events": Topic(),
+    "audit": OPEN,
+    "events": OPEN,
     # one partition: its order decides who holds a label
-    "declarations": Topic(partitions=1, compacted=True, history=timedelta(days=1)),
-    "messages": Topic(),
+    "declarations": Topic(partitions=1, compacted=True, history=timedelta(days=1), compression=UNCOMPRESSED),
+    "messages": OPEN,
     "publisher-acks": Topic(),
     "stored": Topic(),
     # one partition: destinations are few, and their reports small
     "destinations": Topic(partitions=1, compacted=True),
-    "queries": Topic(),
+    "queries": OPEN,
     "query-results": Topic(),
-    "app-acks": Topic(),
+    "app-acks": OPEN,
     "queue-deliveries": Topic(),
     "queue-clock": CLOCK,
     "settle-clock": CLOCK,
     **dict.fromkeys(sorted(LEASES), LEASE),
-    "dead-letters": Topic(),
+    "dead-letters": OPEN,
 }
 """All topics by their names without the prefix."""
 
@@ -160,19 +169,21 @@ def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
 
 def _check(admin: Any, settings: Settings, names: Iterable[str]) -> None:
     kafka, largest = settings.kafka, settings.correlate.record_bytes
-    topics = [kafka.topic(name) for name in names]
+    topics = {kafka.topic(name): TOPICS[name] for name in names}
     needed = {kafka.topic(name): largest for name in (*LIMITED, *OF_TWIN)}
-    wanted = dict.fromkeys((TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES))
+    wanted = dict.fromkeys((TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES, COMPRESSION))
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, wanted) for topic in topics]
     found = admin.describe_configs(resources, config_filter="all")
     configs = {name: config for described in found.values() for name, config in described.items()}
     copies = {partition.topic: len(brokers) for partition, brokers in replicas(admin, topics).items()}
     for name, config in sorted(configs.items()):
         values = {key: config[key]["value"] for key in wanted}
-        check_config(kafka, name, values, copies[name], needed.get(name, 0))
+        check_config(kafka, name, topics[name], values, copies[name], needed.get(name, 0))
 
 
-def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int, needed: int = 0) -> None:
+def check_config(
+    kafka: Kafka, name: str, topic: Topic, config: Mapping[str, str], copies: int, needed: int = 0
+) -> None:
     """Raise a StartError, with the command that corrects it, for an unsuitable configuration of a topic (real name)."""
     # ``copies``: the number of its replicas; ``needed``: the bytes of its largest record
 
@@ -184,6 +195,9 @@ def check_config(kafka: Kafka, name: str, config: Mapping[str, str], copies: int
 
     if config[TIMESTAMP_TYPE] != "LogAppendTime":
         refuse(TIMESTAMP_TYPE, "but deadlines are counted from the broker's clock", "LogAppendTime")
+    if topic.compression == UNCOMPRESSED != config[COMPRESSION]:
+        why = "but a compressed record of some kB may need more memory than a job has"
+        refuse(COMPRESSION, why, UNCOMPRESSED)
     if copies >= SAFE_REPLICAS and int(config[IN_SYNC]) <= 1:
         refuse(IN_SYNC, f"so an accepted record may be on one of its {copies} replicas alone", str(copies // 2 + 1))
     if needed and int(config[MAX_BYTES]) < needed:

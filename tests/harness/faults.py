@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -12,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from kafka import KafkaProducer
-from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
+from ackstream.kafka.topics import TOPICS, UNCOMPRESSED
 from ackstream.spark.session import QUICK_START
 from tests.harness import programs
 from tests.harness.kafka import committed, records
@@ -41,6 +43,8 @@ LEASE, MAX_DELIVERIES = "150s", 3
 FORGERS = (b"clock", b"claim", b"0", b"\x00")
 FORGED = (b"", b"0", b"-1", b"x", b"9" * 30, b"4102444800000", b"1e3", b"\xff", None)
 AGAIN_SECONDS = 5.0
+BOMB_MB = 300
+"""The size of a record once decompressed, of 9 kB with zstd: more than the job that copies it a few times has."""
 """After which a program that has ended by itself is started again."""
 
 AWAY = (KafkaError, AckstreamError, OSError)
@@ -101,8 +105,6 @@ class SupervisedStorm(Storm):
         self.inbound = kafka.topic(INBOUND)
         with connect_admin(kafka) as admin:
             admin.create_topics({self.inbound: {"num_partitions": 2, "replication_factor": kafka.replication}})
-            topic, compressed = kafka.topic("messages"), {"compression.type": "lz4"}
-            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, compressed)])
         asks = {"includes": ["twin-persisted"]}
         source = {"addresses": [self.inbound], "qos": 1, "start": "earliest", "acknowledgement_requests": asks}
         connections = json.dumps([{"id": "outside", "type": "kafka", "sources": [source]}])
@@ -218,7 +220,7 @@ class Faults:
     ) -> None:
         self._storm, self._cluster, self._directory = storm, cluster, directory
         self._all_disks, self._machine = disks, machine
-        self._brokers, self._disks, self._clocks, self._consumers = (threading.Lock() for _ in range(4))
+        self._brokers, self._disks, self._clocks = (threading.Lock() for _ in range(3))
 
     def do(self, kind: str, target: str, lasts: float, entry: dict[str, Any]) -> None:
         """Cause a fault, and end it.
@@ -239,9 +241,8 @@ class Faults:
         elif kind == "step":
             with self._clocks:
                 self._step(int(target), lasts)
-        elif kind == "codec":
-            with self._consumers:
-                entry["said"] = self._codec(target, lasts)
+        elif kind == "bomb":
+            entry["refused"] = self._bomb(target)
         else:
             with self._brokers:
                 entry["node"] = number = self._node(target)
@@ -332,19 +333,16 @@ class Faults:
         self._storm.failed.wait(lasts)
         self._machine.set_clock(0)
 
-    def _codec(self, queue: str, lasts: float) -> str:
-        """Let a consumer bind that cannot read the messages; return what it said."""
-        notes = self._directory / "codecless.notes"
-        arguments = ["-c", programs.CODECLESS, queue, str(notes)]
-        storm = self._storm
-        consumer = Program("codecless", arguments, storm.system.settings, self._directory, storm.environment)
-        until = time.monotonic() + lasts
-        while not consumer.ended and time.monotonic() < until and not storm.failed.wait(1.0):
-            pass
-        consumer.kill()
-        if notes.exists():
-            raise AssertionError(f"a consumer without the codec was given {notes.read_text('utf-8')}")
-        return storm.last_line(consumer)
+    def _bomb(self, codec: str) -> list[str]:
+        """Send a record of :data:`BOMB_MB` to each topic that clients write; return the answers of the brokers."""
+        kafka = self._storm.system.settings.kafka
+        open_topics = [kafka.topic(name) for name, topic in TOPICS.items() if topic.compression == UNCOMPRESSED]
+        arguments = [kafka.bootstrap, codec, str(BOMB_MB), *open_topics]
+        command = [sys.executable, "-c", programs.BOMBER, *arguments]
+        sent = subprocess.run(command, capture_output=True, text=True, check=False)
+        if sent.returncode or "stored" in sent.stdout:
+            raise AssertionError(f"a record of {BOMB_MB} MB was not refused: {sent.stdout}{sent.stderr}")
+        return sent.stdout.splitlines()
 
     def _disk(self, name: str, lasts: float) -> None:
         disk = self._all_disks[name]

@@ -144,21 +144,25 @@ with QueueConsumer(load().kafka, queue=queue, name=name, **options) as consumer:
             log.write(f"{number}\\n")
 """
 
-# a machine whose Python lacks a package; each line is a message that it should not have had
+# records that are small on the wire and large once decompressed; a line for each: where it is stored, or the refusal
 
-CODECLESS = """
+BOMBER = """
 import sys
-import kafka.codec
-from ackstream.client import QueueConsumer
-from ackstream.settings import load
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
 
-kafka.codec.has_lz4 = lambda: False
-with QueueConsumer(load().kafka, queue=sys.argv[1], name="codecless", bind_timeout=300) as consumer:
-    while True:
-        message = consumer.receive(1.0)
-        if message is not None:
-            open(sys.argv[2], "a").write(f"{message.id}\\n")
+bootstrap, codec, megabytes, *topics = sys.argv[1:]
+size = int(megabytes) * 1_000_000
+producer = KafkaProducer(
+    bootstrap_servers=bootstrap, compression_type=codec, max_request_size=2 * size, retries=0, enable_idempotence=False
+)
+for topic in topics:
+    try:
+        print(topic, "stored at", producer.send(topic, bytes(size)).get(120).offset)
+    except KafkaError as error:
+        print(topic, "refused:", type(error).__name__)
 """
+CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 FOLLOWER = """
 import sys, time

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from contextlib import closing
+
 import pytest
+from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.record import default_records
 
 from ackstream.errors import LocalError, StartError
 from ackstream.kafka.clients import connect_admin
-from ackstream.kafka.topics import TOPICS, ensure_topics, largest_records, prepare
+from ackstream.kafka.topics import TOPICS, UNCOMPRESSED, ensure_topics, largest_records, prepare
 from ackstream.settings import Correlate, Kafka, Settings
+from tests.harness.kafka import records
+from tests.harness.programs import BOMBER, CODECS
 
 pytestmark = pytest.mark.integration
 
@@ -75,3 +83,26 @@ def test_more_replicas_than_brokers_are_told_as_kafka_tells_them(kafka: Kafka):
     settings = Settings(kafka=kafka.model_copy(update={"replication": 3}))
     with pytest.raises(LocalError, match=r"^Kafka did not create the topic \S+: .*replication factor.*[^.]\.$"):
         ensure_topics(settings, ["signals"])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_record_that_is_large_once_decompressed_is_refused_to_its_sender_on_every_topic_of_clients(
+    settings: Settings, codec: str
+):
+    ensure_topics(settings)
+    topics = [settings.kafka.topic(name) for name, topic in TOPICS.items() if topic.compression == UNCOMPRESSED]
+    arguments = [sys.executable, "-c", BOMBER, settings.kafka.bootstrap, codec, "60", *topics]
+    answers = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert answers == [f"{topic} refused: MessageSizeTooLargeError" for topic in topics]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_client_that_lacks_a_compression_reads_what_a_producer_compresses_with_it(
+    settings: Settings, codec: str, monkeypatch: pytest.MonkeyPatch
+):
+    ensure_topics(settings, ["signals"])
+    topic = settings.kafka.topic("signals")
+    with closing(KafkaProducer(bootstrap_servers=settings.kafka.bootstrap, compression_type=codec)) as producer:
+        producer.send(topic, b"x" * 1_000).get(30)
+    monkeypatch.delattr(default_records, f"{codec}_decode")
+    assert [record.value for record in records(settings.kafka, "signals")] == [b"x" * 1_000]

@@ -9,6 +9,7 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from ackstream.errors import StartError
 from ackstream.kafka import topics
+from ackstream.kafka.parties import PARTIES
 from ackstream.settings import Kafka
 
 CLOCKS = ["clock", "queue-clock", "settle-clock"]
@@ -19,6 +20,12 @@ LEASES = [
 
 def test_every_topic_is_stamped_by_the_broker() -> None:
     assert {topic.config()[topics.TIMESTAMP_TYPE] for topic in topics.TOPICS.values()} == {"LogAppendTime"}
+
+
+def test_topics_that_clients_write_are_stored_uncompressed() -> None:
+    clients = {name for party in PARTIES.values() if not party.job for name in party.writes}
+    assert {name for name, topic in topics.TOPICS.items() if topic.config().get("compression.type")} == clients
+    assert {topics.TOPICS[name].config()["compression.type"] for name in clients} == {"uncompressed"}
 
 
 def test_ordered_topics_have_one_partition_and_topics_of_latest_values_are_compacted() -> None:
@@ -41,9 +48,9 @@ def test_a_record_is_accepted_by_most_of_three_and_more_replicas(replication: in
     assert {topic.config(replication).get(topics.IN_SYNC) for topic in topics.TOPICS.values()} == {in_sync}
 
 
-def _check(copies: int, in_sync: str, stamped: str = "LogAppendTime") -> None:
-    config = {topics.TIMESTAMP_TYPE: stamped, topics.IN_SYNC: in_sync}
-    topics.check_config(Kafka(bootstrap="b:1"), "x-acks", config, copies)
+def _check(copies: int, in_sync: str, stamped: str = "LogAppendTime", stored: str = "uncompressed") -> None:
+    config = {topics.TIMESTAMP_TYPE: stamped, topics.IN_SYNC: in_sync, topics.COMPRESSION: stored}
+    topics.check_config(Kafka(bootstrap="b:1"), "x-acks", topics.TOPICS["acks"], config, copies)
 
 
 @pytest.mark.parametrize(("copies", "in_sync"), [(1, "1"), (2, "1"), (3, "2"), (3, "3"), (5, "2")])
@@ -65,6 +72,17 @@ def test_an_existing_topic_with_its_producers_clock_is_refused_with_the_command(
         StartError, match=r"type=CreateTime, but .* --add-config message\.timestamp\.type=LogAppendTime"
     ):
         _check(1, "1", "CreateTime")
+
+
+@pytest.mark.parametrize("stored", ["producer", "zstd", "lz4"])
+def test_an_existing_topic_of_clients_whose_records_stay_compressed_is_refused_with_the_command(stored: str) -> None:
+    with pytest.raises(StartError) as refused:
+        _check(1, "1", stored=stored)
+    assert str(refused.value) == (
+        f"The topic x-acks has compression.type={stored}, but a compressed record of some kB may need more memory than "
+        "a job has: run `kafka-configs.sh --bootstrap-server b:1 --alter --topic x-acks --add-config "
+        "compression.type=uncompressed`."
+    )
 
 
 def _admin(**described: Any) -> Any:
@@ -93,7 +111,7 @@ def test_a_topic_without_partitions_is_an_error_and_not_a_topic_without_records(
 
 def _limited(limit: int, needed: int) -> None:
     config = {topics.TIMESTAMP_TYPE: "LogAppendTime", topics.IN_SYNC: "1", topics.MAX_BYTES: str(limit)}
-    topics.check_config(Kafka(bootstrap="b:1"), "x-ledger", config, 1, needed)
+    topics.check_config(Kafka(bootstrap="b:1"), "x-ledger", topics.TOPICS["ledger"], config, 1, needed)
 
 
 def test_a_topic_that_takes_the_largest_record_of_correlate_is_accepted() -> None:

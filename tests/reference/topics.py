@@ -19,7 +19,8 @@ with JSON Schemas of keys, record headers and values, is [asyncapi.json](asyncap
 `ackstream topics --asyncapi` prints that of your system, with its topic prefix and its broker. How the records follow
 each other is in [the wire contract](wire.md).
 
-All topics are created with `message.timestamp.type=LogAppendTime`: the broker's clock is the event time. The key
+All topics are created with `message.timestamp.type=LogAppendTime`: the broker's clock is the event time. Those that
+clients write have `compression.type=uncompressed`: producers compress as they like, the broker unpacks. The key
 decides the partition, by the hash of Java's clients, murmur2 ([the wire contract](wire.md)). A header in *italics* may
 be left out. Readers ignore members and headers that they do not know: a later release may add some.
 """
