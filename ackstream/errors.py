@@ -69,10 +69,6 @@ class AccessRefusedError(ClientError):
     """Another side refuses a login, a certificate or an access, or shows a certificate that is not to be trusted."""
 
 
-class MissingCodecError(ClientError):
-    """Records have a compression that this Python has no package for; others get those that the client had."""
-
-
 class UnreachableError(ClientError):
     """No broker answers, a topic does not exist, or a consumer group assigns no partitions."""
 

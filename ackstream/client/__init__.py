@@ -51,7 +51,6 @@ from ackstream.errors import BadParameterError as BadParameterError
 from ackstream.errors import ClientError as ClientError
 from ackstream.errors import DeliveryError as DeliveryError
 from ackstream.errors import InconsistentQosError as InconsistentQosError
-from ackstream.errors import MissingCodecError as MissingCodecError
 from ackstream.errors import NotConnectedError as NotConnectedError
 from ackstream.errors import OutcomeNotEnabledError as OutcomeNotEnabledError
 from ackstream.errors import PreconditionNotMetError as PreconditionNotMetError

@@ -1,6 +1,6 @@
 """The errors of the SDK: one flat tree under :class:`ClientError`, and the error of each reason for a refusal."""
 
-from ackstream.errors import ClientError, MissingCodecError  # noqa: F401 - which programs import from here
+from ackstream.errors import ClientError
 
 
 class RequestError(ClientError):

@@ -170,7 +170,7 @@ class Streaming(Closing):
         self._room, self._ended = threading.Semaphore(MAX_HANDED_OVER), threading.Event()
         with ExitStack() as stack:
             self.declarer = stack.enter_context(Declarer(settings.kafka))
-            self._worker = stack.enter_context(Worker(settings.kafka, TOPICS, self._read, None, "latest", skips=True))
+            self._worker = stack.enter_context(Worker(settings.kafka, TOPICS, self._read, None, "latest"))
             # the loop must not wait for the partitions of the topics that it writes
             self._worker.outbox.prepare("events")
             self._worker.run()

@@ -1,22 +1,29 @@
 """Adaptations of kafka-python 3.0.12.
 
-They are about partitions without a leader, connecting again, waiting for sockets, partitions of keys, ids of producers.
+They are about partitions without a leader, connecting again, waiting for sockets, the size of batches, partitions of
+keys, ids of producers.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import logging
 import selectors
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+import lz4.frame
+import snappy  # noqa: F401 - without it the library cannot read records that are compressed with it
+import zstandard
 from kafka import KafkaConsumer
-from kafka.errors import KafkaConnectionError, KafkaTimeoutError, LeaderNotAvailableError, RetriableError
+from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, LeaderNotAvailableError, RetriableError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.partitioner import DefaultPartitioner, murmur2
 from kafka.producer.transaction_manager import TransactionState
+from kafka.record import default_records, memory_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,6 +111,51 @@ class PatientClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python is no
         """Prepare the connections."""
         sockets = NetworkSelector(**options)
         super().__init__(sockets, _Connections(sockets, **options))
+
+
+# -- compressed batches ------------------------------------------------------------------------------------------------
+
+MAX_BATCH_BYTES = 64 * 1024 * 1024
+"""The largest batch of records that is unpacked; some kB of a foreign cluster may be gigabytes once decompressed."""
+
+
+class BatchTooLargeError(KafkaError):  # type: ignore[misc]  # kafka-python is not typed
+    """A batch is larger than :data:`MAX_BATCH_BYTES` once decompressed; ``following``: the offset after it."""
+
+
+def _decompress(open_stream: Callable[[io.BytesIO], Any], payload: Any) -> bytes:
+    with open_stream(io.BytesIO(payload)) as stream:
+        unpacked: bytes = stream.read(MAX_BATCH_BYTES + 1)
+    if len(unpacked) > MAX_BATCH_BYTES:
+        raise BatchTooLargeError(f"The batch has more than {MAX_BATCH_BYTES // 2**20} MiB once decompressed.")
+    return unpacked
+
+
+class _BoundedBatch(default_records.DefaultRecordBatch):  # type: ignore[misc]  # kafka-python is not typed
+    __slots__ = ()
+
+    def _maybe_uncompress(self) -> None:
+        try:
+            super()._maybe_uncompress()
+        except BatchTooLargeError as error:
+            error.following = self.next_offset
+            raise
+
+
+def _decompress_lz4(payload: bytes) -> bytes:
+    # it grows to 255 times its size at most: for small batches, as those of replies, the quicker way is safe
+    if len(payload) * 255 <= MAX_BATCH_BYTES:
+        return bytes(lz4.frame.decompress(payload))
+    return _decompress(lz4.frame.open, payload)
+
+
+# the library decompresses without a limit; snappy has one, 22 times the size
+default_records.gzip_decode = partial(_decompress, gzip.open)
+default_records.lz4_decode = _decompress_lz4
+default_records.zstd_decode = partial(
+    _decompress, lambda packed: zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+)
+memory_records.DefaultRecordBatch = _BoundedBatch
 
 
 # -- producers ---------------------------------------------------------------------------------------------------------

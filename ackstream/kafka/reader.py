@@ -11,9 +11,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kafka import TopicPartition
-from kafka.errors import KafkaError, KafkaTimeoutError, UnsupportedCodecError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
-from ackstream.errors import MissingCodecError, UnreachableError
+from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.login import check_access
@@ -38,19 +38,16 @@ NEAR = 1_000
 Place: TypeAlias = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 
-PACKAGES = {"zstd": "zstandard", "snappy": "python-snappy", "lz4": "lz4"}
-"""The packages that kafka-python needs for the compressions of Kafka; gzip is Python's own."""
-
 
 class TopicReader(Closing):
     """Polls a consumer; retries after errors of the broker, and skips records that cannot be unpacked.
 
-    At such a record (a header name that is not UTF-8, a wrong checksum, a compression this Python lacks), the library
-    raises once, and the next poll would never return.
+    At such a record (a header name that is not UTF-8, a wrong checksum, a batch that decompresses to too much), the
+    library raises once, and the next poll would never return.
 
     :ivar stop: ends :meth:`follow` and a wait for the broker
     :ivar unreadable: the number of records that could not be unpacked
-    :ivar codec: the compression and the place of the first of them that this Python has no package for
+    :ivar on_unreadable: called in the reading thread with the partition and offset of such a record, and the error
     :ivar skipped: the number of records that could not be handled
     """
 
@@ -58,7 +55,7 @@ class TopicReader(Closing):
         self.consumer = consumer
         self.stop = stop or threading.Event()
         self.unreadable = self.skipped = 0
-        self.codec: tuple[str, Place] | None = None
+        self.on_unreadable: Callable[[Any, int, Exception], object] = lambda _partition, _offset, _error: None
         self.failures = clients.Failures()
         self.thread: threading.Thread | None = None
         self._last_skipped: tuple[Any, int] | None = None
@@ -154,23 +151,13 @@ class TopicReader(Closing):
                 log.exception("A step of the thread %s failed and will be retried.", threading.current_thread().name)
                 self.stop.wait(BACKOFF_SECONDS)
 
-    def check_codec(self, what: str, remedy: str = "") -> None:
-        """Raise ``MissingCodecError`` if :attr:`codec` is one; ``what`` names the records."""
-        if self.codec is not None:
-            name, (topic, partition, offset) = self.codec
-            raise MissingCodecError(
-                f"{what} are compressed with {name}, which this Python cannot read: "
-                f"pip install {PACKAGES[name]}{remedy}. The first one is in {topic}, partition {partition}, offset "
-                f"{offset}."
-            )
-
     def fetch(self, places: Iterable[Place]) -> dict[Place, Any]:
         """Return the records at some places, without those that Kafka has deleted or that cannot be unpacked.
 
-        For a reader that does nothing else; nearby records come in one request. ``codec`` is that of these records
-        alone. Raises KafkaError: the broker does not answer.
+        For a reader that does nothing else; nearby records come in one request. Raises KafkaError: the broker does not
+        answer.
         """
-        wanted, consumer, self.codec = set(places), self.consumer, None
+        wanted, consumer = set(places), self.consumer
         pending: dict[Any, list[int]] = {}
         for topic, partition, offset in sorted(wanted, reverse=True):
             pending.setdefault(TopicPartition(topic, partition), []).append(offset)
@@ -244,19 +231,19 @@ class TopicReader(Closing):
             return False
         # unpacking begins with the batch, which may begin before the requested offset
         partition, offset = part.topic_partition, max(part.fetch_offset, part.next_fetch_offset)
+        # the records of a batch that is too large have no offsets of their own
+        following = getattr(error, "following", offset + 1)
         try:
-            self.consumer.seek(partition, offset + 1)
+            self.consumer.seek(partition, following)
         except (KafkaError, ValueError):
             # no longer assigned; the library drops its records itself
             return False
         # the rest of the same batch fails likewise: log it once
         if self._last_skipped != (partition, offset - 1):
             log.error("Skipped an unreadable record (%s, offset %s): %s", partition, offset, error)
-        if isinstance(error, UnsupportedCodecError) and self.codec is None:
-            names = (name for name in PACKAGES if name in str(error))
-            self.codec = next(((name, (*partition, offset)) for name in names), None)
-        self._last_skipped = (partition, offset)
+        self._last_skipped = (partition, following - 1)
         self.unreadable += 1
+        self.on_unreadable(partition, offset, error)
         return True
 
 

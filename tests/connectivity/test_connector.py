@@ -168,11 +168,10 @@ def test_targets_that_an_error_has_ended_are_opened_again_and_the_log_has_its_se
 ) -> None:
     opened.turn(0.0)
     opened.last("worker").alive = False
-    opened.last("worker").fault = "It no longer publishes. Records of signals are compressed with zstd."
+    opened.last("worker").fault = "It no longer publishes. The broker is gone."
     assert not opened.turn(1.0)
     assert caplog.messages[-1] == (
-        "The connection c is not open: It no longer publishes. Records of signals are compressed with zstd. Retrying in"
-        " 0.1 s."
+        "The connection c is not open: It no longer publishes. The broker is gone. Retrying in 0.1 s."
     )
 
 

@@ -21,7 +21,7 @@ from ackstream.connectivity import system as system_module
 from ackstream.connectivity.outbound import PASSED_ON, Outbound, OutboundWorker, issued
 from ackstream.connectivity.system import STORED, Lanes, Place
 from ackstream.connectivity.transports.transport import Published, TargetPublisher, not_published
-from ackstream.errors import MissingCodecError
+from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, read_issued, response_to_ack
 from ackstream.protocol.ditto.envelopes import decode
@@ -544,8 +544,8 @@ def test_a_worker_that_an_error_has_ended_shows_it(monkeypatch: pytest.MonkeyPat
     running = Running(monkeypatch, Other())
     running.life.alive = False
     assert running.worker.fault == "It no longer publishes to its targets."
-    running.life.error = MissingCodecError("Records are compressed.")
-    assert running.worker.fault == "It no longer publishes to its targets. Records are compressed."
+    running.life.error = UnreachableError("The broker is gone.")
+    assert running.worker.fault == "It no longer publishes to its targets. The broker is gone."
 
 
 def test_behind_a_signal_that_is_published_again_nothing_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,11 @@ from kafka.errors import (
     NodeNotReadyError,
     SaslAuthenticationFailedError,
 )
+from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import failure
-from ackstream.kafka.library import AdaptedConsumer, PatientClient
+from ackstream.kafka.library import MAX_BATCH_BYTES, AdaptedConsumer, BatchTooLargeError, PatientClient
 from ackstream.settings import Kafka
 from tests.harness.ports import ending_each
 
@@ -99,3 +100,28 @@ def test_a_partition_without_a_leader_is_named(name: str) -> None:
     found = failure(Kafka(), caught.value)
     assert isinstance(found, UnreachableError)
     assert str(found) == "Partition 1 of messages has no leader: start the broker that has its newest records."
+
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+def _batch(codec: str, values: list[bytes]) -> Any:
+    builder = MemoryRecordsBuilder(2, CODECS[codec], 4 * MAX_BATCH_BYTES, offset=7)
+    for value in values:
+        builder.append(timestamp=1, key=None, value=value, headers=[])
+    builder.close()
+    return MemoryRecords(bytes(builder.buffer())).next_batch()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_compression_of_kafka_is_read(codec: str) -> None:
+    values = [b"a", bytes(20_000_000), b"c" * 100]
+    assert [record.value for record in _batch(codec, values)] == values
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_a_batch_that_is_too_large_once_decompressed_is_an_error_with_the_offset_behind_it(codec: str) -> None:
+    half = bytes(MAX_BATCH_BYTES // 2)
+    with pytest.raises(BatchTooLargeError, match="more than 64 MiB once decompressed") as raised:
+        list(_batch(codec, [half, half]))
+    assert raised.value.following == 9

@@ -5,12 +5,11 @@ from typing import Any, NoReturn
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import GroupAuthorizationFailedError, KafkaError, UnsupportedCodecError
+from kafka.errors import GroupAuthorizationFailedError, KafkaError
 
-from ackstream.errors import MissingCodecError
 from ackstream.kafka import reader as kafka_reader
 from ackstream.kafka.connection import PartitionAssignment, offsets_since
-from ackstream.kafka.library import partition_of
+from ackstream.kafka.library import BatchTooLargeError, partition_of
 from ackstream.kafka.reader import BACKOFF_SECONDS, TopicReader
 
 NAME = b"r1"
@@ -125,25 +124,23 @@ def test_a_record_that_cannot_be_unpacked_ends_no_reader_whose_partition_another
     assert reader.unreadable == 0
 
 
-def test_the_first_record_of_a_compression_without_a_package_is_named_with_the_package() -> None:
+def test_a_batch_that_is_too_large_is_passed_over_whole_and_reported_once() -> None:
     def take() -> NoReturn:
-        raise UnsupportedCodecError("Libraries for zstd compression codec not found")
-
-    def seek(_partition: Any, offset: int) -> None:
-        part.fetch_offset = offset
+        error = BatchTooLargeError("The batch has more than 64 MiB once decompressed.")
+        error.following = 105
+        raise error
 
     part = SimpleNamespace(topic_partition=TopicPartition("t", 3), fetch_offset=5, next_fetch_offset=5)
     fetcher = SimpleNamespace(_next_partition_records=part, _completed_fetches=[])
     coordinator = SimpleNamespace(rebalance_in_progress=lambda: False)
-    consumer = SimpleNamespace(poll=lambda **_: take(), seek=seek, _fetcher=fetcher, _coordinator=coordinator)
-    reader = TopicReader(consumer)
-    assert (reader.read(), reader.read(), reader.unreadable) == ([], [], 2)
-    with pytest.raises(MissingCodecError) as raised:
-        reader.check_codec("Records of t")
-    assert str(raised.value) == (
-        "Records of t are compressed with zstd, which this Python cannot read: pip install zstandard. The first one is"
-        " in t, partition 3, offset 5."
+    sought: list[Any] = []
+    consumer = SimpleNamespace(
+        poll=lambda **_: take(), seek=lambda *place: sought.append(place), _fetcher=fetcher, _coordinator=coordinator
     )
+    reader, seen = TopicReader(consumer), []
+    reader.on_unreadable = lambda *place: seen.append(place[:2])
+    assert (reader.read(), reader.unreadable) == ([], 1)
+    assert (sought, seen) == ([(TopicPartition("t", 3), 105)], [(TopicPartition("t", 3), 5)])
 
 
 def test_an_error_that_is_not_about_a_record_skips_none() -> None:

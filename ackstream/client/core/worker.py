@@ -73,12 +73,11 @@ class Worker(Closing):
         *,
         labels: Labels | None = None,
         life: Lifetime | None = None,
-        skips: bool = False,
     ) -> None:
         """Connect; no record is handled before ``run``. Topics and ``group`` are names without the prefix.
 
-        Without a group all records from now on are read. While the lease of ``labels`` has lapsed, they wait. Unless it
-        ``skips`` them, records of a compression without a package end it. Raises ``UnreachableError``.
+        Without a group all records from now on are read. While the lease of ``labels`` has lapsed, they wait. Raises
+        ``UnreachableError``.
         """
         check_word("start", start, Start)
         connection = connection_of(brokers)
@@ -91,7 +90,7 @@ class Worker(Closing):
         self.turn: Callable[[float], object] = lambda _now: None
         self._ending = Ending(self.life, self._finish)
         self._handle = traced(handle)
-        self._waits, self._skips = False, skips
+        self._waits = False
         self._progress, self._failures = OffsetProgress(), Failures()
         self._member: GroupMember | None = None
         self._closing, self._over = self._ending.closing, threading.Event()
@@ -100,7 +99,7 @@ class Worker(Closing):
         self._ahead: deque[Any] = deque()
         self._limit = 1
         self._busy: Work | None = None
-        self._names = names = [connection.kafka.topic(name) for name in topics]
+        names = [connection.kafka.topic(name) for name in topics]
         answers = connection.kafka.topic("acks")
         if group is None:
             self.reader = connection.reader(*names, writes=(answers,), stop=self._closing)
@@ -196,7 +195,7 @@ class Worker(Closing):
         waits = bool(self._ahead) or self.outbox.full
         if member is None:
             if not waits:
-                self._ahead += self._read(wait_ms)
+                self._ahead += self.reader.read(wait_ms, self._limit)
             elif not ready or self.outbox.full:
                 self._closing.wait(wait_ms / 1000)
             return
@@ -206,7 +205,7 @@ class Worker(Closing):
         elif paused := consumer.paused():
             consumer.resume(*paused)
         goes_on = self._ahead and ready and not member.rebalancing
-        records = self._read(0 if goes_on else wait_ms)
+        records = self.reader.read(0 if goes_on else wait_ms, self._limit)
         if member.expelled:
             self._ahead.clear()
         self._ahead += records
@@ -214,12 +213,6 @@ class Worker(Closing):
             self.begin()
             owned = consumer.assignment()
             self._ahead = deque(each for each in self._ahead if _partition(each) in owned)
-
-    def _read(self, wait_ms: int) -> list[Any]:
-        records = self.reader.read(wait_ms, self._limit)
-        if not self._skips:
-            self.reader.check_codec(f"Records of {', '.join(self._names)}")
-        return records
 
     def _settle(self) -> None:
         """Wait a moment for the answers that are on their way, whose records are done then."""

@@ -17,7 +17,7 @@ from ackstream.client.core.lifetime import Lasting, call_handler
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, outcomes_of
-from ackstream.errors import MissingCodecError, NotConnectedError
+from ackstream.errors import NotConnectedError
 from ackstream.kafka.clients import Failures, may_pass, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
 from ackstream.protocol import queues
@@ -281,9 +281,6 @@ class QueueLink:
         self._delivered[: len(taken)] = deliveries
         try:
             contents = self._fetcher.fetch(deliveries) if deliveries else {}
-        except MissingCodecError as error:
-            self._life.fail(error)
-            return
         except Exception as error:  # noqa: BLE001 - errors of a lake depend on where it is
             if self._fetch_failures.due(monotonic_ms() / 1000):
                 log.warning("Fetching messages failed and will be retried: %s", error)

@@ -158,18 +158,13 @@ class MessageFetcher:
         self._reader.close()
 
     def fetch(self, deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
-        """Return the messages by id, without those that cannot be read (:attr:`absence`).
-
-        An error is to be retried, but a ``MissingCodecError``, which no other attempt mends.
-        """
+        """Return the messages by id, without those that cannot be read (:attr:`absence`); an error is to be retried."""
         wanted = {(delivery.topic, delivery.partition, delivery.offset): delivery for delivery in deliveries}
         self.offline.clear()
         records = self._from_kafka(list(wanted))
         found = {place: one for place, record in records.items() if (one := samples.of_record(record)) is not None}
         if self._lake is not None and len(found) < len(wanted):
             found |= self._from_table(self._lake, [one for location, one in wanted.items() if location not in found])
-        elif len(found) < len(wanted) and not self.offline:
-            self._reader.check_codec("Messages", ", or give the consumer the lake of the settings, which has them")
         return {delivery.message: found[location] for location, delivery in wanted.items() if location in found}
 
     def _from_kafka(self, places: Sequence[Place]) -> dict[Place, Any]:

@@ -23,7 +23,7 @@ from ackstream.client.errors import SamplesGoneError, TakenOverError
 from ackstream.client.reading import samples
 from ackstream.client.reading._reader_offsets import ReaderPositions, merged
 from ackstream.client.reading.samples import MAX_NAME_CHARACTERS, settle_silent
-from ackstream.errors import MissingCodecError, StartError
+from ackstream.errors import StartError
 from ackstream.kafka.clients import CLOSE_SECONDS, failure
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
@@ -91,7 +91,7 @@ class ReaderLink:
         self.producer = Producer(kafka, self.link.producer)
         self._sender = ReliableSender(self.producer)
         self.link.consumer.pause(*self._partitions)
-        self._positions = ReaderPositions(self.link.consumer, history, lake, reader, self._check_codec)
+        self._positions = ReaderPositions(self.link.consumer, history, lake, reader)
         self.counts = self._positions.counts
 
     def begin(self, timeout: float) -> None:
@@ -250,11 +250,8 @@ class ReaderLink:
         try:
             if self._positions.recover(self._partitions):
                 self._due["recover"] = now
-        except (SamplesGoneError, MissingCodecError, StartError) as error:
+        except (SamplesGoneError, StartError) as error:
             self._life.fail(error)
-
-    def _check_codec(self) -> None:
-        self.link.check_codec("Messages", ", or give the reader the lake of the settings, which has them")
 
     def _close_gaps(self) -> None:
         """Ask for the state again if a record of ``stored`` was missed: unreadable, or stamped by a slow clock."""

@@ -22,7 +22,7 @@ from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import SKEW_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ackstream.client.reading._reader_history import ReaderHistory
     from ackstream.client.reading.samples import Acknowledger, Sample
@@ -57,17 +57,9 @@ class ReaderPositions:
     """
 
     def __init__(
-        self,
-        consumer: Any,
-        history: ReaderHistory,
-        lake: Lake | None,
-        reader: Acknowledger | None = None,
-        check: Callable[[], object] = lambda: None,
+        self, consumer: Any, history: ReaderHistory, lake: Lake | None, reader: Acknowledger | None = None
     ) -> None:
-        """Let ``consumer`` read for ``history``; without a ``lake`` only Kafka is read.
-
-        ``check`` raises an error if records could not be unpacked, among which missing samples may be.
-        """
+        """Let ``consumer`` read for ``history``; without a ``lake`` only Kafka is read."""
         self.counts: Counter[str] = Counter()
         self.persisting = False
         """Whether a record of ``stored`` has arrived since messages hold up reading."""
@@ -75,7 +67,7 @@ class ReaderPositions:
         self._crowded_since: float | None = None
         self._stuck = Lasting()
         self._consumer, self._history = consumer, history
-        self._lake, self._reader, self._check = lake, reader, check
+        self._lake, self._reader = lake, reader
         self._rows = FIRST_ROWS
         # where reading began, by partition; those that were added later are read from their beginning
         self._starts: dict[Any, int] = {}
@@ -145,7 +137,7 @@ class ReaderPositions:
     def recover(self, partitions: Sequence[Any]) -> bool:
         """Fetch, or read again, samples that were missing earlier, too; return whether more may be fetched at once.
 
-        ``SamplesGoneError``, the error of ``check``, and ``StartError`` (no table) are final; others are to be retried.
+        ``SamplesGoneError`` and ``StartError`` (no table) are final; others are to be retried.
         """
         missing, fetched = self._history.missing(), False
         if self._lake is None and missing and self._reads_on(partitions, missing):
@@ -161,7 +153,7 @@ class ReaderPositions:
             if self._lake is not None:
                 for writer, runs in certain.items():
                     fetched |= self._fetch(self._lake, writer, runs)
-            elif certain and (self._check() or not self._look_back(partitions)):
+            elif certain and not self._look_back(partitions):
                 writer, runs = next(iter(certain.items()))
                 raise SamplesGoneError(
                     f"Messages {runs[0][0]} to {runs[-1][1]} of {writer} are not acknowledged and no longer in Kafka:"

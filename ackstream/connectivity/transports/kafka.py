@@ -65,6 +65,7 @@ class KafkaSource(transport.MessageSource):
             )
         self._member = GroupMember(self._consumer, group, source.addresses, self._progress, self._follow)
         self._reader = TopicReader(self._consumer, self._closing)
+        self._reader.on_unreadable = self._take_unreadable
 
     def start(self) -> None:
         """Start; once this returns, the group reads everything that arrives."""
@@ -101,15 +102,23 @@ class KafkaSource(transport.MessageSource):
 
     def _take(self, record: Any) -> None:
         partition = TopicPartition(record.topic, record.partition)
-        work = self._progress.begin(partition, record.offset)
+        self._hand_over(external_message(record, self._id), partition, record.offset)
+
+    def _take_unreadable(self, partition: TopicPartition, offset: int, error: Exception) -> None:
+        """Hand over a record that cannot be unpacked, or a batch that is too large, which becomes a dead letter."""
+        topic, identity = partition.topic, "-".join(map(str, (self._id, *partition, offset)))
+        message = transport.ExternalMessage(identity, {"kafka.topic": topic}, b"", unreadable=str(error), address=topic)
+        self._hand_over(message, partition, offset)
+
+    def _hand_over(self, message: transport.ExternalMessage, partition: TopicPartition, offset: int) -> None:
+        work = self._progress.begin(partition, offset)
         if work is None:
             return
-        message = external_message(record, self._id)
         drops = expired(message.headers, time.time() * 1000)
         # with qos 0 at most once: the offset is committed regardless of the settlement
         work.remaining = int(self._qos > 0 and not drops)
         if not drops:
-            delivered = int(record.offset < self._seen.get(partition, 0))
+            delivered = int(offset < self._seen.get(partition, 0))
             self._intake.take(message, partial(self._done, work), delivered=delivered)
 
     def _done(self, work: Work, _settlement: Settlement) -> None:

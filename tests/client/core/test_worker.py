@@ -24,7 +24,6 @@ from ackstream.client.parties import receivers
 from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.parties.signals import Ack
 from ackstream.client.requests import requester as requests
-from ackstream.errors import MissingCodecError
 from ackstream.kafka.reader import MAX_RECORDS
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.settings import Kafka
@@ -150,45 +149,6 @@ def test_a_worker_whose_thread_dies_leaves_and_reports_it(consumer):
     assert consumer.closed
     running.close()
     assert len(errors) == 1
-
-
-@pytest.mark.parametrize("skips", [False, True], ids=["a client", "the gateway"])
-def test_a_record_of_a_compression_without_a_package_ends_a_client_and_nothing_behind_it_is_committed(
-    consumer: Consumer,
-    skips: bool,  # noqa: FBT001 - a parameter
-) -> None:
-    handled: list[int] = []
-    running = worker_of(consumer, lambda record, _: handled.append(record.offset), group="g", skips=skips)
-    poll, unreadable = consumer.poll, True
-
-    def failing(**options: Any) -> Any:
-        nonlocal unreadable
-        found = poll(**options)
-        if found or not handled or not unreadable:
-            return found
-        # the reader has passed over offset 1, and reads on behind it
-        unreadable, running.reader.codec = False, ("zstd", ("signals", 0, 1))
-        consumer.records.append(_sent(2))
-        return {}
-
-    consumer.records, consumer.poll = [_sent(0)], failing  # type: ignore[method-assign]
-    running.run()
-    if skips:
-        assert eventually(lambda: handled == [0, 2], "the record behind it")
-        running.close()
-        return
-    with pytest.raises(
-        MissingCodecError,
-        match=r"Records of signals .* zstd.*: pip install zstandard.* in signals, partition 0, offset 1\.",
-    ):
-        running.life.wait(10)
-    running.close()
-    assert (handled, consumer.closed) == ([0], True)
-    assert all(commit[0] <= 1 for commit in consumer.commits)
-
-
-def _sent(offset: int) -> Any:
-    return SimpleNamespace(topic="signals", partition=0, offset=offset, headers=[])
 
 
 def test_a_handler_may_close_its_worker(consumer):

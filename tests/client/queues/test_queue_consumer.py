@@ -12,7 +12,6 @@ import pytest
 from kafka.errors import CorruptRecordError, KafkaTimeoutError, TopicAuthorizationFailedError
 
 from ackstream.client.core import lifetime
-from ackstream.client.errors import MissingCodecError
 from ackstream.client.queues import _queue_link as queue_link
 from ackstream.client.queues.queue_consumer import QueueConsumer
 from ackstream.client.queues.queued_messages import FlowQos
@@ -227,23 +226,6 @@ def test_fetches_and_records_that_fail_one_after_the_other_are_logged_once_at_a_
         "Fetching messages failed and will be retried: the store is away",
         "A record of A will be sent again, as Kafka did not take it: KafkaTimeoutError: no metadata",
     ]
-
-
-def test_a_consumer_without_the_codec_of_its_messages_ends_and_gives_none_of_them_up(
-    service: Service, consume: Callable[..., QueueConsumer]
-) -> None:
-    def fetch(_deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
-        raise MissingCodecError("Messages are compressed with zstd.")
-
-    service.fetch = fetch
-    errors: list[Exception] = []
-    consumer = consume(on_error=errors.append)
-    service.deliver(2)
-    with pytest.raises(MissingCodecError):
-        consumer.receive(PATIENCE_SECONDS)
-    eventually(lambda: errors, "it is reported")
-    consumer.close()
-    assert [type(record).__name__ for record in service.sent if not isinstance(record, (Alive, Bind))] == ["Unbind"]
 
 
 def test_signs_of_life_are_sent_while_a_fetch_waits(service: Service, consume: Callable[..., QueueConsumer]) -> None:

@@ -155,7 +155,6 @@ class _Link:
         self.assignment = SimpleNamespace(of=lambda topic: [MESSAGES] if topic == "messages" else [STORED])
         self.stop = threading.Event()
         self.unreadable = 0
-        self.check_codec = lambda *_: None
         self.producer = self
         self.sent: list[Any] = []
         self.failures: deque[Exception] = deque()

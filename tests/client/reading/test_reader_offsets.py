@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,8 +13,6 @@ from ackstream.client.reading import _reader_offsets as reader_offsets
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading._reader_offsets import ReaderPositions, read_stored
 from ackstream.client.reading.samples import ReaderQos, Sample
-from ackstream.errors import MissingCodecError
-from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import ReaderStart
 from ackstream.settings import Lake
@@ -207,19 +204,6 @@ def test_without_a_table_reading_goes_back_to_the_first_record_of_kafka_before_a
     ):
         recovering.recover([PARTITION])
     assert (consumer.sought, recovering.counts["lost"], _numbers(history)) == ([2], 0, [])
-
-
-def test_a_missing_sample_that_may_be_compressed_ends_a_reader_with_the_name_of_the_package() -> None:
-    history, consumer = _history(6, 6), Consumer(position=10)
-    reader = TopicReader(consumer)
-    reader.codec = "zstd", ("messages", 0, 7)
-    recovering = ReaderPositions(consumer, history, None, check=partial(reader.check_codec, "Messages"))
-    recovering._starts = {PARTITION: 5}
-    # not before it is certain that one is missing: other writers may compress as they like
-    recovering.recover([PARTITION])
-    with pytest.raises(MissingCodecError, match=r"Messages are compressed with zstd.*: pip install zstandard"):
-        recovering.recover([PARTITION])
-    assert consumer.sought == [], "reading back would not help"
 
 
 def test_reading_goes_back_twice_as_far_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

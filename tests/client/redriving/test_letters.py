@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from kafka import TopicPartition
 
-from ackstream.client.redriving.letters import Content, Letter, all_of, contents, from_tables, letter_of
+from ackstream.client.redriving.letters import Content, Letter, contents, from_tables, letter_of
 from ackstream.client.redriving.redrive import came_back, redrive, user
-from ackstream.errors import BadParameterError, InputError, MissingCodecError
-from ackstream.kafka.reader import TopicReader
+from ackstream.errors import BadParameterError, InputError
 from ackstream.settings import Lake, Settings
 from tests.lake.planes import fill
 
@@ -94,18 +93,6 @@ def test_numbers_that_are_none_are_not_read():
     wrong = [("__dlq.errors.topic", b"orders"), ("__dlq.errors.partition", b"x"), ("__dlq.errors.offset", b"")]
     assert letter_of(record(wrong)).place == ("orders", -1, -1)
     assert letter_of(record([("__dlq.errors.topic", b"orders"), ("__dlq.errors.offset", b"1" * 5_000)])).offset == -1
-
-
-def test_records_that_this_python_cannot_unpack_are_an_error_and_not_absent():
-    # rows of the audit that are skipped would let their letters be sent twice
-    consumer = SimpleNamespace(
-        assign=lambda _: None, seek=lambda *_: None, position=lambda _: 0,
-        beginning_offsets=lambda parts: dict.fromkeys(parts, 0), end_offsets=lambda parts: dict.fromkeys(parts, 2),
-    )  # fmt: skip
-    reader = TopicReader(consumer)
-    reader.codec, reader.read = ("zstd", ("audit", 0, 1)), lambda *_: []  # type: ignore[method-assign]
-    with pytest.raises(MissingCodecError, match=r"audit are compressed with zstd.*pip install zstandard"):
-        list(all_of(reader, [0], "audit"))
 
 
 def test_a_user_without_a_name_is_named_by_the_number(monkeypatch: pytest.MonkeyPatch):

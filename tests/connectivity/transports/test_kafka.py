@@ -35,6 +35,7 @@ from ackstream.connectivity.transports.kafka import (
 )
 from ackstream.connectivity.transports.transport import OutgoingMessage, Published, redelivers
 from ackstream.errors import UnreachableError
+from ackstream.kafka.library import BatchTooLargeError
 from ackstream.settings import Kafka
 from ackstream.settings.connections import KafkaConnection
 from tests.prose import covers, each
@@ -320,6 +321,21 @@ def test_a_partition_is_not_read_while_too_many_records_wait_behind_an_unsettled
     consumed.source._progress.positions()
     consumed.source._read()
     assert (consumed.read, consumed.paused) == ([({ONE}, 7), (set(), 7)], set())
+
+
+def test_a_record_that_cannot_be_unpacked_is_handed_over_with_the_reason_and_committed_once_it_is_settled() -> None:
+    consumed, taken = Consumed(room=7), []
+    source = consumed.source
+    source._id, source._qos = "c", 1
+    source._intake.take = lambda message, done, delivered: taken.append((message, done, delivered))  # type: ignore[method-assign,assignment]
+    source._progress.start(ONE, 5)
+    source._take_unreadable(ONE, 5, BatchTooLargeError("The batch is too large."))
+    ((message, done, delivered),) = taken
+    assert (message.identity, message.address, message.payload, delivered) == ("c-in-1-5", "in", b"", 0)
+    assert message.unreadable == "BatchTooLargeError: The batch is too large."
+    assert source._progress.positions() == {ONE: 5}
+    done(None)
+    assert source._progress.positions() == {ONE: 6}
 
 
 def test_without_room_no_partition_is_read() -> None:
