@@ -17,7 +17,7 @@ from tests.test_requirements import PROJECT, pins
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "ackstream").rglob("*.py"))
-CLIENT = {"kafka", "msgspec", "pydantic", "pydantic_core", "tomli"}
+CLIENT = {"kafka", "lz4", "msgspec", "pydantic", "pydantic_core", "snappy", "tomli", "zstandard"}
 """The packages of the client, as they are imported."""
 
 WITHOUT = """

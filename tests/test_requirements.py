@@ -171,8 +171,8 @@ def test_a_step_of_the_set_up_is_one_line_or_shows_what_went_wrong(tmp_path: Pat
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_client_alone_needs_nine_packages(python: str) -> None:
+def test_the_client_alone_needs_twelve_packages(python: str) -> None:
     assert _versions("client", python).keys() - {"tomli"} == {
-        *("annotated-types", "crc32c", "kafka-python", "lz4", "msgspec", "pydantic", "pydantic-core"),
-        *("typing-extensions", "typing-inspection"),
+        *("annotated-types", "cramjam", "crc32c", "kafka-python", "lz4", "msgspec", "pydantic", "pydantic-core"),
+        *("python-snappy", "typing-extensions", "typing-inspection", "zstandard"),
     }
