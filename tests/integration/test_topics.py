@@ -39,6 +39,7 @@ def test_topics_are_created_once_as_the_settings_want_them(settings: Settings):
     assert {topic["name"]: len(topic["partitions"]) for topic in described} == {prefix + "clock": 1, prefix + "acks": 2}
     assert {key: entry["value"] for key, entry in config.items()} == {
         "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
         "max.message.bytes": "10485760",
         "message.timestamp.type": "LogAppendTime",
         "min.compaction.lag.ms": "86400000",
