@@ -56,7 +56,7 @@ def test_some_topics_can_be_asked_for_alone(settings: Settings):
 def test_a_topic_with_its_producers_clock_is_refused_with_the_command_that_corrects_it(settings: Settings):
     name = settings.kafka.topic("acks")
     with connect_admin(settings.kafka) as client:
-        config = {"message.timestamp.type": "CreateTime"}
+        config = TOPICS["acks"].config() | {"message.timestamp.type": "CreateTime"}
         client.create_topics({name: {"configs": config}}, wait_for_metadata=True)
     prepare(settings, ["signals", "clock"])
     with pytest.raises(
@@ -71,7 +71,7 @@ def test_a_topic_that_may_refuse_what_a_job_writes_is_refused_with_the_command_t
 ):
     name = settings.kafka.topic(topic)
     with connect_admin(settings.kafka) as client:
-        config = {"max.message.bytes": "1048588", "message.timestamp.type": "LogAppendTime"}
+        config = TOPICS[topic].config() | {"max.message.bytes": "1048588"}
         client.create_topics({name: {"configs": config}}, wait_for_metadata=True)
         assert largest_records(client, [name, "missing"]) == {name: 1_048_588}
     with pytest.raises(StartError, match=rf"^The topic {name} has max\.message\.bytes=1048588.*max_value_bytes\.$"):
