@@ -158,7 +158,7 @@ producer = KafkaProducer(
 )
 for topic in topics:
     try:
-        print(topic, "stored at", producer.send(topic, bytes(size)).get(120).offset)
+        print(topic, "stored at", producer.send(topic, bytes(size), b"key").get(120).offset)
     except KafkaError as error:
         print(topic, "refused:", type(error).__name__)
 """
