@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -133,7 +134,7 @@ def prepare(settings: Settings, names: Iterable[str] = TOPICS, party: Party | No
             if party is not None and kafka.security.protocol != "PLAINTEXT":
                 check_access(admin, kafka, party.operations(kafka), [kafka.group(name) for name in party.groups[:1]])
             _create(admin, kafka, names)
-            _check(admin, settings, names)
+            check(admin, settings, names)
     except AuthorizationError as error:
         raise failure(kafka, error) from error
 
@@ -167,7 +168,8 @@ def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
     return created
 
 
-def _check(admin: Any, settings: Settings, names: Iterable[str]) -> None:
+def check(admin: Any, settings: Settings, names: Iterable[str]) -> Counter[str]:
+    """Refuse unsuitable topics, as :func:`prepare`; return the number of partitions of each (real names)."""
     kafka, largest = settings.kafka, settings.correlate.record_bytes
     topics = {kafka.topic(name): TOPICS[name] for name in names}
     needed = {kafka.topic(name): largest for name in (*LIMITED, *OF_TWIN)}
@@ -175,10 +177,12 @@ def _check(admin: Any, settings: Settings, names: Iterable[str]) -> None:
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, wanted) for topic in topics]
     found = admin.describe_configs(resources, config_filter="all")
     configs = {name: config for described in found.values() for name, config in described.items()}
-    copies = {partition.topic: len(brokers) for partition, brokers in replicas(admin, topics).items()}
+    partitions = replicas(admin, topics)
+    copies = {partition.topic: len(brokers) for partition, brokers in partitions.items()}
     for name, config in sorted(configs.items()):
         values = {key: config[key]["value"] for key in wanted}
         check_config(kafka, name, topics[name], values, copies[name], needed.get(name, 0))
+    return Counter(partition.topic for partition in partitions)
 
 
 def check_config(
@@ -247,7 +251,7 @@ def ids(admin: Any, topics: Iterable[str]) -> dict[str, str]:
 
 
 def ends(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition; raise a KafkaError if the broker went away."""
+    """Return the next offset of each partition, open transactions included; KafkaError: the broker went away."""
     # an admin client finds all of them; a consumer's own end_offsets() omits partitions whose leader has moved
     found = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
     return {partition: entry.offset for partition, entry in found.items()}

@@ -181,13 +181,13 @@ class Job:
                 own = stack.enter_context(clock(settings, self.lease, self.ticks, self.reads))
             query = self.start(spark, settings, clock=own)
             stack.callback(stop_in_order, query)
-            measures = settings.metrics.port > 0
-            if measures:
+            if settings.metrics.port > 0:
                 stack.enter_context(observed(query, self.name, own))
             if self.reads:
                 known = Checkpoint(spark, settings.lake.checkpoint(self.name)).topic_ids
-                group = settings.kafka.group_of(self.name)
-                stack.enter_context(committer(settings.kafka, query, group, self.reads, known, measures=measures))
+                # another publisher of its ticks may stamp them by its own clock
+                topics = [topic for topic in self.topics if own is not None or topic != self.ticks]
+                stack.enter_context(committer(settings, query, self.reads, topics, known))
             yield query
 
 

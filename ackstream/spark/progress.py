@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from ackstream.errors import StoppedError
+from ackstream.errors import StartError, StoppedError
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import connect_admin, connect_consumer
 from ackstream.observe.endpoint import HEALTH
@@ -39,25 +39,34 @@ from ackstream.observe.metrics import (
     SIGN,
     STATE_BYTES,
     TICK,
+    TRANSACTION,
     Tally,
 )
 from ackstream.spark.batches import repeating
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.settings import Kafka
+    from ackstream.settings import Settings
     from ackstream.spark.batches import Work
     from ackstream.spark.clock import ClockReading, QueryClock
 
     Offsets = Mapping[TopicPartition, int]
+    Transactions = dict[TopicPartition, tuple[int, float]]
 
 log = logging.getLogger(__name__)
 SECONDS, LOOK_SECONDS = 1.0, 5.0
-"""The intervals of looks at a query, and of looks at the ids of its topics and at its lag."""
+"""The intervals of looks at a query, and of looks at its topics and at its lag."""
+TRANSACTION_SECONDS = 10.0
+"""A transaction that is open for this time is reported."""
+_TRANSACTION = (
+    "An open transaction in the topic %s, partition %d, holds back all records from offset %d on, and the timeouts of"
+    " %s, for %.0f s now. `kafka-transactions.sh --bootstrap-server %s describe-producers --topic %s --partition %d`"
+    " names its producer; `find-hanging` finds transactions that will never end."
+)
 SIGN_SECONDS = 20.0
 """A job without a sign of life for this time does not reach Kafka."""
 _TOTAL = "triggerExecution"
@@ -144,51 +153,108 @@ def compare_ids(known: dict[str, str], found: Mapping[str, str], query: str) -> 
             )
 
 
-def committer(
-    kafka: Kafka, query: StreamingQuery, group: str, topics: Iterable[str], known: dict[str, str], *, measures: bool
-) -> AbstractContextManager[None]:
-    """Commit the query's offsets to a consumer group until the block ends; report records that were deleted unread.
+def compare_partitions(known: dict[str, int], found: Mapping[str, int], query: str) -> None:
+    """Raise a StoppedError if a topic has fewer partitions than before; remember the new numbers in ``known``."""
+    for topic, count in found.items():
+        if count < known.get(topic, 0):
+            raise StoppedError(
+                f"The topic {topic} was created anew with {count} partitions while {query} ran, and had {known[topic]}"
+                " before: a producer would wait for the missing ones. A restart continues with the new ones."
+            )
+    known.update(found)
 
-    A query whose topic is created anew is stopped: Spark would go on at the former topic's offset. The block then ends
-    with a StoppedError.
 
-    :param topics: the job's input, without the prefix
-    :param known: the ids of the topics (real names) whose offsets the query's checkpoint has
-    :param measures: whether to measure the lag
+def open_transactions(known: Transactions, stable: Offsets, ends: Offsets, now: float) -> Transactions:
+    """Return the start of the oldest open transaction in each partition, and the time of the first look that found it.
+
+    :param known: the result of the look before
+    :param stable: the next offset of readers, which is before the end while a transaction is open
     """
-    names = {kafka.topic(topic): topic for topic in topics}
+    found = {partition: (offset, now) for partition, offset in stable.items() if offset < ends.get(partition, 0)}
+    return {
+        partition: before if (before := known.get(partition, new))[0] == new[0] else new
+        for partition, new in found.items()
+    }
+
+
+class TopicWatch:
+    """The topics of a query as they were at the last look; the first one is at its start."""
+
+    def __init__(self, settings: Settings, query: str, reads: Iterable[str], topics: Collection[str]) -> None:
+        """Prepare; ``reads`` are those of the job's ``topics`` (without the prefix) whose offsets count."""
+        self._settings, self._query, self._topics = settings, query, topics
+        self.names = {settings.kafka.topic(topic): topic for topic in reads}
+        """The topics that it reads, by their real names."""
+        self._partitions: dict[str, int] = {}
+        self._transactions: Transactions = {}
+        self.looked = -math.inf
+
+    def look(self, consumer: Any, admin: Any, known: dict[str, str], now: float) -> Offsets:
+        """Return the next offsets of readers; report transactions, and raise a StoppedError if the query must end."""
+        before, self.looked = self.looked, now
+        compare_ids(known, kafka_topics.ids(admin, known.keys() | self.names.keys()), self._query)
+        try:
+            compare_partitions(self._partitions, kafka_topics.check(admin, self._settings, self._topics), self._query)
+        except StartError as error:
+            raise StoppedError(f"{error} It was changed while {self._query} ran.") from error
+        partitions = _partitions_of(consumer, self.names)
+        ends = kafka_topics.ends(admin, partitions)
+        stable: Offsets = consumer.end_offsets(partitions)
+        self._transactions = open_transactions(self._transactions, stable, ends, now)
+        for partition, (offset, since) in self._transactions.items():
+            if before < since + TRANSACTION_SECONDS <= now:
+                bootstrap = self._settings.kafka.bootstrap
+                log.warning(_TRANSACTION, *partition, offset, self._query, now - since, bootstrap, *partition)
+        for topic, name in self.names.items():
+            held = [now - since for partition, (_, since) in self._transactions.items() if partition.topic == topic]
+            FIGURES.set(TRANSACTION, self._query, name, value=max(held, default=0))
+        return stable
+
+
+def committer(
+    settings: Settings, query: StreamingQuery, reads: Iterable[str], topics: Collection[str], known: dict[str, str]
+) -> AbstractContextManager[None]:
+    """Commit the query's offsets to its consumer group until the block ends, and look at its topics.
+
+    Records that were deleted unread, and transactions that hold others up, are reported. A query is stopped if a topic
+    that it reads is created anew (Spark would go on at the former topic's offset), or one that it writes with fewer
+    partitions, or if one has no longer the configuration that a start demands: the block then ends with a StoppedError.
+
+    :param reads: the job's input, without the prefix; ``topics``: all of its topics
+    :param known: the ids of the topics (real names) whose offsets the query's checkpoint has
+    """
+    kafka, watch = settings.kafka, TopicWatch(settings, query.name, reads, topics)
     committed: dict[TopicPartition, int] = {}
-    total, looked = 0, -math.inf
+    total = 0
 
     @contextmanager
     def connect() -> Iterator[Work]:
+        group = kafka.group_of(query.name)
         with closing(connect_consumer(kafka, group)) as consumer, connect_admin(kafka) as admin:
 
             def first() -> dict[TopicPartition, int]:
                 if kafka.on_data_loss == "stop":
                     # Spark ends the query instead
                     return {}
-                found: dict[TopicPartition, int] = consumer.beginning_offsets(_partitions_of(consumer, names))
+                found: dict[TopicPartition, int] = consumer.beginning_offsets(_partitions_of(consumer, watch.names))
                 return found
 
             beginnings = first()
 
             def commit() -> None:
-                nonlocal committed, beginnings, total, looked
+                nonlocal committed, beginnings, total
                 offsets = consumed_offsets(query)
-                if (now := time.monotonic()) >= looked + LOOK_SECONDS:
-                    looked = now
-                    compare_ids(known, kafka_topics.ids(admin, names), query.name)
-                    ends = consumer.end_offsets(_partitions_of(consumer, names)) if measures else {}
+                if (now := time.monotonic()) >= watch.looked + LOOK_SECONDS:
+                    ends = watch.look(consumer, admin, known, now)
                     # the first batch may hang: until its end, the offsets at which it starts count
                     started = query._jsq.streamingQuery().committedOffsets()  # noqa: SLF001
                     for topic, count in lags(offsets or _known(started, _RESTORED), ends).items():
-                        FIGURES.set(LAG, query.name, names[topic], value=count)
+                        FIGURES.set(LAG, query.name, watch.names[topic], value=count)
                 if offsets == committed:
                     return
                 for partition, count in lost_records(committed or first_offsets(query), offsets, beginnings).items():
                     total += count
-                    FIGURES.count(LOST, query.name, names.get(partition.topic, "clock"), by=count)
+                    FIGURES.count(LOST, query.name, watch.names.get(partition.topic, "clock"), by=count)
                     log.error(
                         "%s records of %s were deleted before %s read them; %s since its start.",
                         *(count, "-".join(map(str, partition)), query.name, total),

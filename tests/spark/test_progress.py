@@ -10,11 +10,20 @@ from unittest import mock
 import pytest
 from kafka import TopicPartition
 
-from ackstream.errors import StoppedError
-from ackstream.settings import Kafka
+from ackstream.errors import StartError, StoppedError
+from ackstream.observe.metrics import FIGURES, TRANSACTION
+from ackstream.settings import Settings
 from ackstream.spark import progress
 from ackstream.spark.batches import repeating
-from ackstream.spark.progress import compare_ids, consumed_offsets, first_offsets, lost_records
+from ackstream.spark.progress import (
+    TopicWatch,
+    compare_ids,
+    compare_partitions,
+    consumed_offsets,
+    first_offsets,
+    lost_records,
+    open_transactions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,9 +77,88 @@ def test_a_topic_that_was_created_anew_while_the_query_started_stops_it(monkeypa
     monkeypatch.setattr(progress.kafka_topics, "ids", lambda *_: {"signals": "2"})
     with (
         pytest.raises(StoppedError, match="The topic signals was created anew while correlate read it"),
-        progress.committer(Kafka(), query, "group", ["signals"], {"signals": "1"}, measures=False),
+        progress.committer(Settings(), query, ["signals"], ["signals"], {"signals": "1"}),
     ):
         assert ended.wait(60)
+
+
+def test_a_topic_with_fewer_partitions_than_before_stops_the_query() -> None:
+    known: dict[str, int] = {}
+    for found in ({"replies": 4, "acks": 2}, {"replies": 8, "acks": 2}):
+        compare_partitions(known, found, "correlate")
+    with pytest.raises(
+        StoppedError, match=r"replies was created anew with 4 partitions while correlate ran, and had 8"
+    ):
+        compare_partitions(known, {"replies": 4, "acks": 2}, "correlate")
+
+
+A, B = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("known", "stable", "ends", "found"),
+    [
+        ({}, {A: 5, B: 7}, {A: 5, B: 7}, {}),
+        ({}, {A: 5, B: 7}, {A: 6, B: 7}, {A: (5, 30.0)}),
+        ({A: (5, 10.0)}, {A: 5, B: 7}, {A: 6, B: 9}, {A: (5, 10.0), B: (7, 30.0)}),
+        # another transaction than before, and one that has ended
+        ({A: (5, 10.0), B: (7, 10.0)}, {A: 6, B: 9}, {A: 8, B: 9}, {A: (6, 30.0)}),
+        # the end was looked up first: records came meanwhile
+        ({}, {A: 8}, {A: 7}, {}),
+    ],
+    ids=["none", "first-look", "still-open", "next-one", "no-transaction"],
+)
+def test_a_transaction_is_open_while_the_end_of_what_is_read_stands_still_before_the_end(
+    known: Any, stable: Any, ends: Any, found: Any
+) -> None:
+    assert open_transactions(known, stable, ends, 30.0) == found
+
+
+class Topics:
+    """A broker's topics, for the looks of a job that reads ``acks``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.partition = TopicPartition("acks", 0)
+        self.stable, self.end = 17, 17
+        self.fault: StartError | None = None
+        self.watch = TopicWatch(Settings(), "correlate", ["acks"], ["acks", "replies"])
+        monkeypatch.setattr(progress.kafka_topics, "ids", lambda *_: {"acks": "1"})
+        monkeypatch.setattr(progress.kafka_topics, "check", self._check)
+        monkeypatch.setattr(progress.kafka_topics, "ends", lambda *_: {self.partition: self.end})
+
+    def _check(self, _admin: object, _settings: Settings, names: list[str]) -> dict[str, int]:
+        assert names == ["acks", "replies"]
+        if self.fault is not None:
+            raise self.fault
+        return dict.fromkeys(names, 1)
+
+    def look(self, now: float) -> float:
+        """Look, and return the figure."""
+        consumer = mock.Mock(partitions_for_topic=lambda _: {0}, end_offsets=lambda _: {self.partition: self.stable})
+        assert self.watch.look(consumer, None, {}, now) == {self.partition: self.stable}
+        return FIGURES.read().gauges[TRANSACTION.name, "correlate", "acks"]
+
+
+def test_a_topic_whose_configuration_no_start_would_accept_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = Topics(monkeypatch)
+    topics.look(0.0)
+    topics.fault = StartError("The topic acks has …: run `kafka-configs.sh …`.")
+    with pytest.raises(StoppedError, match=r"^The topic acks .*sh …`\. It was changed while correlate ran\.$"):
+        topics.look(5.0)
+
+
+def test_a_transaction_that_stays_open_is_reported_once_and_measured(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = Topics(monkeypatch)
+    assert topics.look(0.0) == 0
+    topics.end = 18
+    assert [topics.look(5.0 * number) for number in range(1, 6)] == [0, 5, 10, 15, 20]
+    (line,) = caplog.messages
+    assert line.startswith("An open transaction in the topic acks, partition 0, holds back all records from offset 17")
+    assert "sh --bootstrap-server localhost:9092 describe-producers --topic acks --partition 0`" in line
+    topics.stable = 18
+    assert topics.look(30.0) == 0
 
 
 class Work:
