@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Raised by a decoder for bytes that are not JSON, not of the expected shape, or nested too deeply."""
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some programs write it before their JSON; readers ignore it (RFC 8259, 8.1)."""
+
 MAX_DEPTH = 200
 """Levels of nested objects and arrays allowed; far below the recursion limit of later readers."""
 
@@ -46,7 +49,7 @@ def reader(kind: Any, what: str) -> Callable[[bytes | None], Any]:
 
     def read(value: bytes | None) -> Any:
         try:
-            return decode(value or b"")
+            return decode((value or b"").removeprefix(BYTE_ORDER_MARK))
         except UNREADABLE as problem:
             raise RecordError(f"This is no record of {what}: {problem}.") from problem
 
@@ -59,7 +62,7 @@ def optional_reader(kind: Any) -> Callable[[bytes | None], Any]:
 
     def read(value: bytes | None) -> Any:
         try:
-            return decode(value or b"")
+            return decode((value or b"").removeprefix(BYTE_ORDER_MARK))
         except UNREADABLE:
             return None
 

@@ -16,6 +16,7 @@ from ackstream.kafka.connection import Outbox
 from ackstream.local.submit import is_local
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.correlation_ids import JSON_SPELLINGS, UUID_DIGITS
+from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.spark import batches
 
 if TYPE_CHECKING:
@@ -241,6 +242,11 @@ def fitting(limit: int, value: Column, headers: Column, own: Mapping[str, Column
     omitted = F.array(header_entry(record_headers.OMITTED, size.cast("string")))
     own_headers = F.filter(known, lambda one: one["value"].isNotNull())
     return F.when(fits, value), F.concat(F.when(fits, headers).otherwise(omitted), own_headers)
+
+
+def json_text() -> Column:
+    """Return the value of a record as JSON text, without a byte order mark."""
+    return F.ltrim(F.col("value").cast("string"), F.lit(BYTE_ORDER_MARK.decode()))
 
 
 def json_correlation_id(text: Column) -> Column:

@@ -48,6 +48,11 @@ def test_what_is_put_is_found_and_gone_once_it_is_removed(
     assert start == before
 
 
+@pytest.mark.parametrize("reader", [json.reader(dict[str, int], "numbers"), json.optional_reader(dict[str, int])])
+def test_a_byte_order_mark_before_a_record_is_ignored(reader: Any) -> None:
+    assert reader(json.BYTE_ORDER_MARK + b'{"a":1}') == reader(b'{"a":1}') == {"a": 1}
+
+
 def test_removing_nothing_changes_nothing() -> None:
     assert json.remove({"a": {"b": 1}}, ("a", "c")) == {"a": {"b": 1}}
     assert json.remove({"a": [1]}, ("a", "0")) == {"a": [1]}

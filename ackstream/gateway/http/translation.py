@@ -31,7 +31,7 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.permissions import MAX_IDS
 from ackstream.protocol.ditto.twin.things import check_fields_of_thing, check_id, check_policy_members
 from ackstream.protocol.errors import json_format_invalid, json_invalid
-from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.json import BYTE_ORDER_MARK, UNREADABLE
 from ackstream.protocol.rql.patterns import matches_any
 
 if TYPE_CHECKING:
@@ -229,8 +229,7 @@ def _message(match: Match, headers: dict[str, Any], content_type: str, body: byt
 def payload(kind: str, content_type: str, body: bytes) -> Raw:
     """Convert a payload to JSON: JSON as is (or 400), text as a string, anything else in base64."""
     if is_json(kind):
-        _parse(body)
-        return Raw(body)
+        return _parse(body)[1]
     if kind.startswith("text/"):
         charset = content_type.partition("charset=")[2].partition(";")[0].strip('" ') or "utf-8"
         try:
@@ -258,16 +257,17 @@ def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: b
         headers[CONTENT_TYPE] = operations.MERGE_PATCH
     elif kind not in _JSON_TYPES:
         raise errors.media_type_unsupported(content_type, envelopes.JSON_CONTENT_TYPE)
-    parsed = _parse(body)
+    parsed, value = _parse(body)
     if kind == envelopes.PROTOCOL_CONTENT_TYPE and isinstance(parsed, dict) and "topic" in parsed:
         raise errors.protocol_message_refused()
-    return Raw(body)
+    return value
 
 
-def _parse(body: bytes) -> Any:
+def _parse(body: bytes) -> tuple[Any, Raw]:
+    body = body.removeprefix(BYTE_ORDER_MARK)
     envelopes.check_parts(body)
     try:
-        return msgspec.json.decode(body)
+        return msgspec.json.decode(body), Raw(body)
     except UNREADABLE as error:
         raise json_invalid(f"Failed to parse JSON string: {str(error) or 'nested too deeply'}!") from error
 

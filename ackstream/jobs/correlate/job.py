@@ -143,7 +143,7 @@ JOB = Job(
 
 def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> DataFrame:
     """Project Kafka rows to the operator's input."""
-    spark, text = stream.sparkSession, F.col("value").cast("string")
+    spark, text = stream.sparkSession, spark_kafka.json_text()
     # most records have no header but the correlation-id: to look for others is interpreted, header by header
     first = F.get("headers", F.lit(0))
     alone = (F.size("headers") == 1) & (first["key"] == record_headers.CORRELATION_ID) & (F.length(first["value"]) > 0)

@@ -21,7 +21,7 @@ from ackstream.lake import messages as lake_messages
 from ackstream.lake.messages import POSITION, Moment
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import encode_ack
-from ackstream.spark.kafka import HEADER, application_headers, copy_limit, fitting, header_entry
+from ackstream.spark.kafka import HEADER, application_headers, copy_limit, fitting, header_entry, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -217,7 +217,7 @@ def _receivers(context: SparkContext, wanted: tuple[tuple[str, str | None, str],
 
 
 def _with_text(messages: DataFrame) -> DataFrame:
-    return messages.withColumn("body", F.col("value")).withColumn("value", F.col("value").cast("string"))
+    return messages.withColumn("body", F.col("value")).withColumn("value", json_text())
 
 
 def _addressed(messages: DataFrame, command: str, number: int) -> DataFrame:

@@ -182,7 +182,7 @@ def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
     starts = dict.fromkeys((REPORTS, TICKS), spark_kafka.LATEST)
     reports = spark_kafka.source(spark, settings.kafka, starts, job=NAME, limit=None, headers=False)
     is_tick = F.col("topic") == settings.kafka.topic(TICKS)
-    text = F.col("value").cast("string")
+    text = spark_kafka.json_text()
     return reports.where(is_tick | F.get_json_object(text, "$.type").isin(*TYPES)).select(
         F.coalesce(F.make_valid_utf8(F.get_json_object(text, "$.queue")), F.lit("")).alias("queue"),
         F.lit(REPORT).alias("kind"),

@@ -26,7 +26,7 @@ from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, event_time, source, tick_time, ticked
+from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, event_time, json_text, source, tick_time, ticked
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
 from ackstream.spark.records import Share
 
@@ -112,7 +112,7 @@ def records(stream: DataFrame, settings: Settings, keys: Sequence[int]) -> DataF
     # a record goes to its writer's shard, one about a reader alone to all shards (``keys``), one for queues to none, an
     # unreadable one to any, which makes a row of it
     kafka = settings.kafka
-    text = F.make_valid_utf8(F.col("value").cast("string"))
+    text = F.make_valid_utf8(json_text())
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
     writer = F.coalesce("report.writer", "report.client", coordinates)
     every = F.array(*map(F.lit, keys))

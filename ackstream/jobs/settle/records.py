@@ -10,10 +10,10 @@ import msgspec
 
 from ackstream.protocol import readers
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.json import optional_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ackstream.jobs.settle.completion import Ignored, Report, ReportReceipt, Retention
     from ackstream.protocol.intervals import Interval
@@ -41,6 +41,9 @@ E = TypeVar("E")
 
 class _Typed(msgspec.Struct):
     type: str
+
+
+_read_typed: Callable[[bytes | None], _Typed | None] = optional_reader(_Typed)
 
 
 class ReportRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -123,10 +126,8 @@ class Settled(msgspec.Struct):
 
 def is_for_all_shards(record: ReportRecord) -> bool:
     """Return whether a record, even an unreadable one, is about a reader alone."""
-    try:
-        return msgspec.json.decode(record.value or b"", type=_Typed).type in OF_READERS
-    except UNREADABLE:
-        return False
+    typed = _read_typed(record.value)
+    return typed is not None and typed.type in OF_READERS
 
 
 def pieces(entries: Sequence[E], length: int = RUNS) -> list[tuple[E, ...]]:

@@ -31,7 +31,7 @@ from ackstream.protocol.ledger import reply_id
 from ackstream.spark import batches, kafka
 from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, compare_topics, topic_ids
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import EARLIEST, ENDS, header, json_correlation_id, source, spring_correlation
+from ackstream.spark.kafka import EARLIEST, ENDS, header, json_correlation_id, json_text, source, spring_correlation
 from ackstream.spark.operator import SHUFFLE_PARTITIONS
 from ackstream.spark.records import in_order
 
@@ -277,7 +277,7 @@ def _correlation_id() -> Column:
     """Return the correlation-id of the record headers as correlate takes it; the JSON's goes before Spring's."""
     # correlate refuses a longer one
     own = F.substring(F.make_valid_utf8(header(record_headers.CORRELATION_ID).cast("string")), 1, MAX_BYTES + 1)
-    in_json = json_correlation_id(F.col("value").cast("string"))
+    in_json = json_correlation_id(json_text())
     # only where Spring's is there and no other: the JSON is read anyway, later
     spring = F.when(header(record_headers.SPRING_CORRELATION_ID).isNotNull() & in_json.isNull(), spring_correlation())
     return F.coalesce(own, spring)

@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import json_field_missing, json_invalid, json_type_invalid
-from ackstream.protocol.json import MAX_DEPTH, UNREADABLE
+from ackstream.protocol.json import BYTE_ORDER_MARK, MAX_DEPTH, UNREADABLE
 
 if TYPE_CHECKING:
     from ackstream.protocol.errors import DittoError
@@ -68,6 +68,7 @@ def decode(data: bytes) -> Envelope:
     """Read an envelope, or raise a DittoError 400 for anything else."""
     # invalid UTF-8 or JSON, not an object, a field missing or of the wrong type, an unknown topic path, numbers out of
     # range, nested too deeply, of too many parts
+    data = data.removeprefix(BYTE_ORDER_MARK)
     check_parts(data)
     try:
         wire = _decode_wire(data)
@@ -137,11 +138,12 @@ def decoded(value: Raw | UnsetType) -> Any:
 
 def json_or_text(data: bytes) -> Raw:
     """Return a text as the value of an envelope: itself if it is JSON, else its text as a string."""
+    text = data.removeprefix(BYTE_ORDER_MARK)
     try:
-        msgspec.json.decode(data)
+        msgspec.json.decode(text)
     except UNREADABLE:
         return raw(data.decode("utf-8", "replace"))
-    return Raw(data)
+    return Raw(text)
 
 
 _CHARSETS = frozenset(

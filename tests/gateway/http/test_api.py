@@ -12,6 +12,7 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import decoded, raw
 from ackstream.protocol.errors import ack_request_timeout, command_timeout, thing_not_found
+from ackstream.protocol.json import BYTE_ORDER_MARK
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web, aggregate, failure, response
 from tests.prose import each, prose
@@ -42,6 +43,14 @@ def outcome(status: int, completed_by: str, *entries: tuple[str, int], error: An
         ("PUT", f"{THING}/policyId", {"json": "a:b"}, "twin/commands/modify", "/policyId", "a:b"),
         ("PUT", f"{THING}/features", {"content": "{}", "headers": PROTOCOL}, "twin/commands/modify", "/features", {}),
         ("PUT", f"{THING}/attributes/a?dry-run=false", {"json": 5}, "twin/commands/modify", "/attributes/a", 5),
+        (
+            "PUT",
+            f"{THING}/attributes/a",
+            {"content": BYTE_ORDER_MARK + b"5", "headers": {"content-type": "application/json"}},
+            "twin/commands/modify",
+            "/attributes/a",
+            5,
+        ),
         ("DELETE", f"{THING}/features/f", {}, "twin/commands/delete", "/features/f", None),
         ("GET", f"{THING}/features/f/properties", {}, "twin/commands/retrieve", "/features/f/properties", None),
         (
@@ -58,7 +67,7 @@ def outcome(status: int, completed_by: str, *entries: tuple[str, int], error: An
         (
             "POST",
             f"{THING}/inbox/messages/ask/me",
-            {"json": [1]},
+            {"content": BYTE_ORDER_MARK + b"[1]", "headers": {"content-type": "application/json"}},
             "live/messages/ask/me",
             "/inbox/messages/ask/me",
             [1],

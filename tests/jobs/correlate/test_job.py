@@ -22,6 +22,7 @@ from ackstream.jobs.correlate.job import (
 from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Emission, read_records
 from ackstream.jobs.correlate.state import Record
+from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import records as spark_records
 from ackstream.spark.operator import operator
@@ -254,6 +255,7 @@ HEADERS: list[tuple[list[tuple[str, bytes | None]] | None, bytes | None, str | N
     ([("reply-to", b"mine")], IN_JSON, "json", ["reply-to"]),
     ([("kafka_correlationId", b"\xff\x01")], b"{}", "FF01", ["kafka_correlationId"]),
     ([], IN_JSON, "json", []),
+    ([], BYTE_ORDER_MARK + IN_JSON, "json", []),
     (None, IN_JSON, "json", []),
     (None, b"x", None, []),
     ([], b'{"headers":{"correlation-id":""}}', None, []),

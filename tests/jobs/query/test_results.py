@@ -17,6 +17,7 @@ from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment, Tail
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import queries
+from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.protocol.queries import BEGINNING, Position
 from ackstream.settings import Lake
@@ -39,6 +40,8 @@ VALUES: list[Any] = [
     {"id": 4, "price": None},
 ]
 KEYS = [b"a", b"b", b"c", b"d", None]
+MARKS = {2: BYTE_ORDER_MARK}
+"""The bytes before the JSON of some values."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +58,7 @@ def lake(apart: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     empty.create(apart, made, ["messages", "publishers", "subscriptions", "sow_deletes"])
     old = [(0, 0, offset, "orders", b"a", b'{"id": "old"}', None) for offset in range(2)]
     new = [
-        (1, offset % 2, 10 + offset, "orders", key, json.dumps(value).encode(), None)
+        (1, offset % 2, 10 + offset, "orders", key, MARKS.get(offset, b"") + json.dumps(value).encode(), None)
         for offset, (key, value) in enumerate(zip(KEYS, VALUES, strict=True))
     ]
     others = [(1, 0, 20, "trades", b"a", b"no JSON", None), (1, 0, 21, "orders", b"e", b'{"price": 8}', "not entitled")]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pandas as pd
 import pytest
 
+from ackstream.jobs.queues import job
 from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.job import ARRIVAL, REPORT, count, read_frames, serve
 from ackstream.jobs.queues.records import Arrival, ConsumerReport, Event
@@ -22,9 +24,14 @@ from ackstream.observe.metrics import (
     Tally,
 )
 from ackstream.protocol import queues
+from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
+from ackstream.settings import Settings
 from ackstream.spark.operator import operator
 from tests.jobs.queues.rules import amps, solace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 RULES = {
     "q": amps(max_backlog=2, lease_ms=1_000),
@@ -194,6 +201,14 @@ def test_a_record_too_large_to_be_read_is_unreadable_wherever_it_goes() -> None:
 def test_of_an_unreadable_record_the_dead_letter_has_the_beginning() -> None:
     for queue in ("q", "gone"):
         assert _call(State(), _word(1, 17, b"{" * 900_000), queue=queue)["unreadable"] == [b"{" * 4_096]
+
+
+def test_a_report_is_read_with_a_byte_order_mark_too(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = "topic STRING, key BINARY, value BINARY, partition INT, offset LONG, timestamp TIMESTAMP"
+    at, bind = datetime.fromtimestamp(1, tz=timezone.utc), queues.write(Bind("q", "A", 1, 10))
+    rows = [("app-acks", b"A", mark + bind, 0, number, at) for number, mark in enumerate((b"", BYTE_ORDER_MARK))]
+    monkeypatch.setattr(job.spark_kafka, "source", lambda *_, **__: spark.createDataFrame(rows, schema))
+    assert [row.queue for row in job._reports(spark, Settings()).collect()] == ["q", "q"]
 
 
 def test_nothing_to_say_is_an_empty_frame() -> None:

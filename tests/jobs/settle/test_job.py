@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,10 @@ from ackstream.jobs.settle.job import (
     _of,
     settle,
 )
-from ackstream.jobs.settle.records import ReportRecord
+from ackstream.jobs.settle.records import ReportRecord, is_for_all_shards
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.metrics import DELIVERIES, IGNORED_REPORTS, Figures
+from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.protocol.readers import SKEW_MS, AppAckConf, read_answer
 from ackstream.settings import Settings, Settle
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operator
@@ -30,6 +32,8 @@ from tests.jobs.settle.logs import PLAIN, Log, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
 
 
 class _State:
@@ -107,6 +111,25 @@ def test_ticks_show_that_a_silent_reader_could_have_written(batches: list[list[i
         # the latest tick of the batch before is read again
         found = _call(state, ticks=[*ticks, max(before)])
     assert len(found) == done
+
+
+def test_a_report_with_a_byte_order_mark_goes_to_the_same_shards(spark: SparkSession) -> None:
+    schema = "topic STRING, key BINARY, value BINARY, partition INT, offset LONG, timestamp TIMESTAMP"
+    at, log, keys = datetime.fromtimestamp(1, tz=timezone.utc), Log(), list(range(64))
+    said = [record.value or b"" for record in (log.start("A"), log.ack("A", 1, (1, 2)))]
+    rows = [
+        ("app-acks", b"A", mark + value, 0, number, at)
+        for number, mark in enumerate((b"", BYTE_ORDER_MARK))
+        for value in said
+    ]
+    found = settle_job.records(spark.createDataFrame(rows, schema), Settings(), keys).collect()
+    plain, marked = (
+        sorted((row.shard, bytes(row.value).removeprefix(BYTE_ORDER_MARK)) for row in found if row.offset == number)
+        for number in (0, 1)
+    )
+    assert marked == plain
+    assert len(plain) == len(keys) + 1
+    assert all(map(is_for_all_shards, (log.say(said[0]), log.say(BYTE_ORDER_MARK + said[0]))))
 
 
 def test_a_row_has_the_columns_of_its_table_but_for_those_of_the_batch() -> None:

@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ackstream.protocol import errors
-from ackstream.protocol.ditto.envelopes import MAX_PARTS, Envelope, decode, encode, error_envelope, raw
+from ackstream.protocol.ditto.envelopes import MAX_PARTS, Envelope, decode, encode, error_envelope, json_or_text, raw
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError, zero_timeout
-from ackstream.protocol.json import MAX_DEPTH
+from ackstream.protocol.json import BYTE_ORDER_MARK, MAX_DEPTH
 from tests.harness.effort import soon
 from tests.outcomes import outcome, refusal
 from tests.prose import each
@@ -140,6 +140,12 @@ def test_a_field_of_a_wrong_type_is_refused(field: str, value: Any, kind: str) -
 )
 def test_what_is_no_envelope_is_refused(data: bytes) -> None:
     assert refused(data).message
+
+
+def test_a_byte_order_mark_before_json_is_ignored() -> None:
+    assert decode(BYTE_ORDER_MARK + wire(value="v")) == decode(wire(value="v"))
+    assert json_or_text(BYTE_ORDER_MARK + b"[1]") == json_or_text(b"[1]")
+    assert json_or_text(BYTE_ORDER_MARK + b"no JSON") == raw("\ufeffno JSON")
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
