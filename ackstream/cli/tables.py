@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -182,7 +183,27 @@ def sql(
             first = next(rows, None)
             # SET and the like answer nothing
             if first is not None or statement.type.name == "SELECT":
-                _show(columns, chain([] if first is None else [first], rows), as_csv=as_csv, as_json=as_json)
+                rows = chain([] if first is None else [first], rows)
+                headings = None if as_csv or as_json else list(map(_in_sql, columns))
+                _show(columns, rows, as_csv=as_csv, as_json=as_json, headings=headings)
+
+
+def _in_sql(column: str) -> str:
+    """Return the name of a column as SQL takes it."""
+    if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", column) and column.lower() not in _reserved():
+        return column
+    return '"' + column.replace('"', '""') + '"'
+
+
+@cache
+def _reserved() -> frozenset[str]:
+    """Return the words that name a column in quotes alone."""
+    import duckdb
+
+    kinds = "keyword_category IN ('reserved', 'type_function')"
+    with duckdb.connect() as connection:
+        found = connection.execute(f"SELECT keyword_name FROM duckdb_keywords() WHERE {kinds}").fetchall()  # noqa: S608
+    return frozenset(chain.from_iterable(found))
 
 
 @contextmanager
@@ -204,6 +225,8 @@ def _answering(lake: Lake) -> Iterator[DuckDBPyConnection]:
         except duckdb.CatalogException as error:
             names = [name for name in ALL_TABLES if f"Table with name {name} does not exist" in str(error)]
             raise (absent(names[0], lake.table(names[0])) if names else InputError(str(error))) from None
+        except duckdb.ParserException as error:
+            raise InputError(f'{error}\nNames that are words of SQL need quotes: "offset" and "at", say.') from None
         except duckdb.Error as error:
             raise InputError(str(error)) from None
 
@@ -226,7 +249,9 @@ def _list_tables(lake: Lake, *, as_csv: bool, as_json: bool) -> None:
     _show(("table", "rows", "written_by", "about"), rows, as_csv=as_csv, as_json=as_json)
 
 
-def _show(columns: Sequence[str], rows: Any, *, as_csv: bool, as_json: bool) -> None:
+def _show(
+    columns: Sequence[str], rows: Any, *, as_csv: bool, as_json: bool, headings: Sequence[str] | None = None
+) -> None:
     cells = (tuple(map(terminal.plain, row)) for row in rows)
     if as_json:
         if twice := [name for name, number in Counter(columns).items() if number > 1]:
@@ -239,7 +264,10 @@ def _show(columns: Sequence[str], rows: Any, *, as_csv: bool, as_json: bool) -> 
             terminal.echo_csv(row)
     else:
         shown = list(islice(cells, SHOWN))
-        terminal.Terminal().print(terminal.result_table(columns, shown) if shown else "No rows match.")
+        if columns[0] == "column_name":
+            # of DESCRIBE and SUMMARIZE
+            shown = [(_in_sql(name), *rest) for name, *rest in shown]
+        terminal.Terminal().print(terminal.result_table(columns, shown, headings) if shown else "No rows match.")
         if next(cells, None) is not None:
             terminal.echo(f"These are the first {SHOWN:,} rows; --csv and --json print all.", err=True)
 

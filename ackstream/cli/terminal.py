@@ -148,12 +148,14 @@ class PlainTable(Table):
         return self
 
 
-def result_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> PlainTable:
+def result_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], headings: Sequence[str] | None = None
+) -> PlainTable:
     """Return the result of a query, formatted by the names of its columns (``_ms``, ``share``, ``status``)."""
     table = PlainTable()
     for number, column in enumerate(columns):
         numeric = all(isinstance(row[number], (int, float)) for row in rows)
-        heading = column.removesuffix("_ms").replace("_", " ")
+        heading = headings[number] if headings else column.removesuffix("_ms").replace("_", " ")
         table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(cell(column, value) for column, value in zip(columns, row, strict=True)))

@@ -49,7 +49,7 @@ QUERY = "SELECT client, seq, value, received_at FROM messages WHERE seq < 3 ORDE
 def test_a_query_is_answered_as_a_table_as_json_lines_or_as_csv() -> None:
     lines = run(QUERY).stdout.splitlines()
     assert [line.split() for line in lines] == [
-        ["client", "seq", "value", "received", "at"],
+        ["client", "seq", "value", "received_at"],
         ["orders", "1", "1234", "2026-11-18", "11:00:01"],
         ["orders", "2", "1234", "2026-11-18", "11:00:02"],
     ]
@@ -58,6 +58,19 @@ def test_a_query_is_answered_as_a_table_as_json_lines_or_as_csv() -> None:
     assert run(QUERY, "--csv").stdout.splitlines()[:2] == [
         "client,seq,value,received_at",
         "orders,1,1234,2026-11-18T11:00:01Z",
+    ]
+
+
+def test_the_names_of_columns_are_printed_as_sql_takes_them() -> None:
+    names = ["offset", "AT", "Order", "decided_at", "count(*)", "day", "1st", 'x"y']
+    asked = ", ".join('1 AS "{}"'.format(name.replace('"', '""')) for name in names)
+    (headings, _) = run(f"SELECT {asked}").stdout.splitlines()
+    assert headings.split() == ['"offset"', '"AT"', '"Order"', "decided_at", '"count(*)"', "day", '"1st"', '"x""y"']
+    assert run(f"SELECT {', '.join(headings.split())} FROM (SELECT {asked})").exit_code == 0
+    described = [line.split()[0] for line in run("DESCRIBE queue_events").stdout.splitlines()]
+    assert {'"offset"', '"at"', "partition", "column_name"} <= set(described)
+    assert [json.loads(line)["column_name"] for line in run("DESCRIBE queue_events", "--json").stdout.splitlines()] == [
+        name.strip('"') for name in described[1:]
     ]
 
 
@@ -131,6 +144,7 @@ def test_a_long_answer_is_cut_in_the_table_alone() -> None:
     [
         (["SELECT * FROM message"], 2, "Catalog Error: Table with name message does not exist"),
         (["SELEC 1"], 2, "Parser Error: "),
+        (["SELECT at FROM queue_events"], 2, "Parser Error: "),
         (["SELECT 1", "--csv", "--json"], 2, "--csv and --json exclude each other: choose one."),
         (["SELECT 1 AS x, 2 AS x", "--json"], 2, "Several columns are named x: give them names of their own with AS."),
         (["SELECT 1", "-f", "x.sql"], 2, "The SQL is given twice: leave out the argument or --file."),
@@ -155,13 +169,13 @@ def test_the_queries_of_the_readme_are_answered() -> None:
     result = run(stdin=queries)
     assert result.exit_code == 0, result.stderr
     assert [line.split()[0] for line in result.stdout.splitlines()] == [
-        "completed",
+        "completed_by",
         "acknowledgements",
         "error",
         "timeout",
         "label",
         "c:d",
         "a:b",
-        "correlation",
+        "correlation_id",
         "c-2",
     ]

@@ -22,6 +22,7 @@ From Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pa
 
 - Columns that may be null are in *italics*. JSON in a row is text that holds JSON. Times are UTC, and those of records
   the broker's.
+- In the SQL of DuckDB, `offset` and `at` are words of the language: write `"offset"` and `"at"`.
 - A table with the column `day` is partitioned by it: a query about some days should name them.
 - A job that starts after an upgrade adds the columns that are new to its tables ([upgrade](upgrade.md)).
 
