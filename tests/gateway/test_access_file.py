@@ -81,6 +81,26 @@ def test_users_and_rules_change_without_a_restart(tmp_path: Path, caplog: pytest
         assert [(row.event, row.allowed, row.reason) for row in web.rows] == [("rules", True, None)]
 
 
+def test_at_no_moment_has_a_new_user_the_rules_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Reloading(tmp_path / "access.toml", users("ada") + WRITE)) as web:
+        statuses = []
+
+        def watch(part: object, name: str) -> None:
+            step = getattr(part, name)
+
+            def stepped(new: Any) -> None:
+                step(new)
+                statuses.append(web.status("bob"))
+
+            monkeypatch.setattr(part, name, stepped)
+
+        watch(web.access, "replace")
+        watch(web.authenticator, "replace_users")
+        web.write(users("bob") + READ)
+        web.look()
+        assert statuses == [401, 403]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

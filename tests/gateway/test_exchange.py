@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from ackstream.client import ClosedError, Command, CorrelationIdInUseError, NotSentError, RequestTimeout
+from ackstream.gateway import exchange as module
 from ackstream.gateway.exchange import Exchange
 from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol.errors import DittoError
+from ackstream.settings import Settings
 from tests.prose import covers
 
 if TYPE_CHECKING:
@@ -68,8 +71,9 @@ def test_without_the_job_that_answers_a_request_is_refused_at_once_and_what_need
 
     async def go() -> None:
         for asked in (kafka.ask(COMMAND), kafka.settle(COMMAND, 60)):
-            with pytest.raises(DittoError) as raised:
-                await asked
+            # at once: its first step ends it
+            with closing(asked), pytest.raises(DittoError) as raised:
+                asked.send(None)
             assert (raised.value.status, raised.value.message) == (503, missing[0])
             assert raised.value.headers == (("retry-after", "5"),)
         assert clients.futures == []
@@ -84,6 +88,16 @@ def test_without_the_job_that_answers_a_request_is_refused_at_once_and_what_need
         assert await asking == "reply"
 
     asyncio.run(go())
+
+
+def test_the_live_page_decides_whether_the_job_that_answers_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("ensure_topics", "AuditTrail", "FileWatch", "Outcomes", "Requester", "Live", "Streaming"):
+        monkeypatch.setattr(module, part, mock.MagicMock())
+    presence = module.Live.return_value.__enter__.return_value.presence  # type: ignore[attr-defined]
+    with module.connected(Settings()) as parts:
+        for presence.missing in ("No correlate job has run here yet.", "It is gone."):
+            with closing(parts.exchange.ask(COMMAND)) as asked, pytest.raises(DittoError, match=presence.missing):
+                asked.send(None)
 
 
 @pytest.mark.parametrize(

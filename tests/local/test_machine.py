@@ -163,6 +163,41 @@ def test_java_s_temporary_directory_is_the_one_that_is_named_last(
 
 
 @pytest.mark.usefixtures("clean")
+def test_of_two_variables_java_takes_the_directory_of_jdk_java_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Djava.io.tmpdir=/nowhere")
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", f"-Djava.io.tmpdir={tmp_path}")
+    machine.check_surroundings()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.io.tmpdir={tmp_path}")
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Djava.io.tmpdir=/nowhere")
+    with pytest.raises(LocalError, match=r"is /nowhere, "):
+        machine.check_surroundings()
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize("limits", [(256, 1024), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)])
+def test_a_jvm_raises_the_soft_limit_of_open_files_itself(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    machine.check_surroundings()
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_jvm_needs_java_and_spark_s_also_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    machine.check_surroundings(spark=False)
+    with pytest.raises(LocalError, match=r"^SPARK_HOME is "):
+        machine.check_surroundings()
+    monkeypatch.delenv("SPARK_HOME")
+    monkeypatch.setattr(machine, "find_java", mock.Mock(side_effect=LocalError("No Java.")))
+    for spark in (False, True):
+        with pytest.raises(LocalError, match="No Java"):
+            machine.check_surroundings(spark=spark)
+
+
+@pytest.mark.usefixtures("clean")
 def test_spark_needs_the_name_of_its_user_and_kafka_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_007)
     with pytest.raises(LocalError, match=r"^The user 4000000007 has no entry in /etc/passwd, and Spark asks"):

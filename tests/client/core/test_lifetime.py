@@ -62,7 +62,7 @@ def test_changes_of_the_connection_are_lines_of_the_log_but_not_the_first_one(ca
     ]
 
 
-def test_the_evidence_of_a_client_is_its_state_from_the_first_connection_on() -> None:
+def test_the_evidence_of_a_client_is_its_state_from_the_first_connection_on(caplog: pytest.LogCaptureFixture) -> None:
     states: list[str] = []
     life = Lifetime(on_connection=states.append)
     for now, away, waits, state in [
@@ -83,6 +83,11 @@ def test_the_evidence_of_a_client_is_its_state_from_the_first_connection_on() ->
         life.look(now, away=away, waits=waits)
         assert (states or [None])[-1] == state
     assert states == ["connected", "disconnected"] * 2 + ["connected"]
+    # the first connection is no line
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "The client is disconnected",
+        "The client is connected again.",
+    ] * 2
 
 
 @pytest.mark.parametrize("wait", [Awaited.wait_for, partial(Awaited.wait_for, ask=int, again=0.01)])
