@@ -6,6 +6,7 @@ Source of the rules: Eclipse Ditto, ``AmqpConsumerActor``, ``AmqpPublisherActor`
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proton import Delivery
@@ -154,6 +155,18 @@ class Amqp10Publisher(ConfirmingPublisher):
         while self._accepted:
             self._send(*self._accepted.popleft())
         self._link.turn(POLL_SECONDS)
+        self._look()
+
+    def _look(self) -> None:
+        """Give up the messages to an address that the broker, which may grant it no credit, did not take in time."""
+        now = time.monotonic()
+        for address in [address for address, link in self._links.items() if link.confirms.overdue(now)]:
+            self._links[address].sender.close()
+            self._abandon(address, not_published(TimeoutError("The broker did not take it in time."), UNAVAILABLE))
+
+    def _abandon(self, address: str, result: Published) -> None:
+        for left in self._links.pop(address).confirms.give_up():
+            left.done(result)
 
     def _send(self, message: OutgoingMessage, done: Confirm) -> None:
         address = message.address
@@ -205,7 +218,6 @@ class Amqp10Publisher(ConfirmingPublisher):
         if link is None:
             return
         address, condition = event.link.source.address, event.link.remote_condition
-        del self._links[address]
         if condition is not None and condition.name in _OF_MESSAGE and link.confirms.sending:
             refused = link.confirms.channel_closed()
             if refused is not None:
@@ -214,9 +226,7 @@ class Amqp10Publisher(ConfirmingPublisher):
             self._links[address] = self._attach(address, link.confirms)
             return
         # a message that only waits is no reason
-        result = refusal(condition, _OF_ADDRESS)
-        for left in link.confirms.give_up():
-            left.done(result)
+        self._abandon(address, refusal(condition, _OF_ADDRESS))
 
     def _confirm(self, event: Any, result: Published) -> None:
         link = self._link_of(event)

@@ -122,6 +122,8 @@ class PushedSource(transport.MessageSource):
             self._link.close()
 
 
+DELIVERY_SECONDS = 30.0
+"""A system, or an address of it, that has not stored a message for this time takes none now."""
 REMEMBERED = 10_000
 """Limit of remembered exchanges and topics that took a message, and of addresses that refused one."""
 
@@ -153,6 +155,8 @@ class Confirms:
         # by delivery tag, in order
         self._open: dict[int | str, Unconfirmed] = {}
         self._open_alone = False
+        # the last confirm
+        self._moved_at = 0.0
         self._proven: Latest[str, None] = Latest(REMEMBERED)
         self._refusing: Latest[str, None] = Latest(REMEMBERED)
 
@@ -166,8 +170,14 @@ class Confirms:
         """Whether a message is on its way."""
         return bool(self._open)
 
+    def overdue(self, now: float) -> bool:
+        """Return whether messages are not confirmed, and none was for too long."""
+        return not self.idle and now > self._moved_at + DELIVERY_SECONDS
+
     def add(self, message: OutgoingMessage, done: Confirm) -> None:
         """Accept a message to send."""
+        if self.idle:
+            self._moved_at = time.monotonic()
         self._waiting.append(Unconfirmed(message, done))
 
     def take(self) -> Unconfirmed | None:
@@ -192,7 +202,7 @@ class Confirms:
 
     def confirm(self, tag: int | str, *, stored: bool) -> Unconfirmed | None:
         """Return the message that the broker answered, with a positive confirm if ``stored``."""
-        sending = self._open.pop(tag, None)
+        sending, self._moved_at = self._open.pop(tag, None), time.monotonic()
         if sending is not None and stored:
             self._proven[sending.exchange] = None
             self._refusing.pop(sending.message.address, None)

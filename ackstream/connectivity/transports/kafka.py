@@ -18,7 +18,7 @@ from kafka.structs import OffsetAndMetadata
 from ackstream.client.core.group import SESSION_MS, GroupMember
 from ackstream.client.core.messages import OffsetProgress, Work
 from ackstream.connectivity.transports import transport
-from ackstream.connectivity.transports.brokers import REMEMBERED, ConfirmingPublisher, Confirms
+from ackstream.connectivity.transports.brokers import DELIVERY_SECONDS, REMEMBERED, ConfirmingPublisher, Confirms
 from ackstream.errors import AckstreamError, StartError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import RESEND_SECONDS
@@ -157,9 +157,6 @@ def expired(headers: Any, now_ms: float) -> bool:
     except (KeyError, ValueError):
         return False
 
-
-DELIVERY_SECONDS = 30.0
-"""A cluster that has not stored a record for this time is away."""
 
 NO_CONTENT = 204
 

@@ -23,7 +23,7 @@ from proton import (
     ulong,
 )
 
-from ackstream.connectivity.transports import amqp10, amqp10_link
+from ackstream.connectivity.transports import amqp10, amqp10_link, brokers
 from ackstream.connectivity.transports.amqp10 import MAX_LINKS, Amqp10Publisher, Amqp10Source, refusal, settle
 from ackstream.connectivity.transports.amqp10_link import (
     Link,
@@ -32,6 +32,7 @@ from ackstream.connectivity.transports.amqp10_link import (
     proton_message,
     received_message,
 )
+from ackstream.connectivity.transports.brokers import DELIVERY_SECONDS
 from ackstream.connectivity.transports.transport import OutgoingMessage, Published
 from ackstream.errors import StartError
 from ackstream.settings.security import Tls
@@ -331,6 +332,31 @@ def test_messages_that_were_not_sent_are_refused_for_their_address_only(name: st
     broker.publish("out")
     broker.close_link("out", name)
     assert broker.results == [200, status]
+
+
+def test_an_address_that_the_broker_takes_nothing_for_fails_and_holds_back_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, now = Broker(), [0.0]
+    for module in (amqp10, brokers):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    broker.publish("stuck")
+    broker.publish("stuck")
+    stuck = broker.senders["stuck"]
+    now[0] = DELIVERY_SECONDS
+    broker.publish("out")
+    broker.publisher._look()
+    assert broker.results == []
+    now[0] += 1.0
+    broker.publisher._look()
+    assert broker.results == [503, 503]
+    assert stuck.closed
+    # it has taken it after all, and another attempt has a link of its own
+    broker.publisher._confirm(broker.event(stuck, "1"), Published(200))
+    broker.publish("stuck")
+    broker.accept("stuck", "1")
+    broker.accept("out", "1")
+    assert broker.results == [503, 503, 200, 200]
 
 
 class Container:
