@@ -291,7 +291,7 @@ class OutboundWorker(Closing):
             name, where = signal.correlation_id, without_secrets(message.address)
             log.warning("%s of %s was not published to %s: %s", name, self._id, where, result.reason)
         # labels may have been lost since the signal was read
-        reports = label == LIVE_RESPONSE or (label is not None and self._labels.complete)
+        reports = not result.unsent and (label == LIVE_RESPONSE or (label is not None and self._labels.complete))
         becomes = "reported"
         with self._changed:
             self._publishing -= 1

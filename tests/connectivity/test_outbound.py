@@ -732,6 +732,20 @@ def test_behind_a_signal_that_failed_those_to_its_address_wait_in_order(monkeypa
     assert running.offsets[-1] == 4
 
 
+def test_a_signal_that_was_not_sent_behind_another_waits_though_its_acknowledgement_is_requested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = Running(monkeypatch, other := Other(), "c:one")
+    running.handle(0)
+    running.handle(1)
+    first, second = other.published
+    first(AWAY)
+    second(Published(503, away=True, unsent=True))
+    assert running.statuses == [503]
+    running.later()
+    assert running.offsets == [0, 1, 1]
+
+
 def test_messages_that_wait_and_those_on_their_way_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbound_module.transport, "MAX_BYTES", 1)
     running = Running(monkeypatch, Other())

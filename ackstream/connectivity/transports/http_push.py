@@ -43,6 +43,7 @@ _EMPTY = "\0"
 """An empty text of a placeholder in an address."""
 MAX_PAUSE_SECONDS = 3_600.0
 _DOUBTFUL = (INTERNAL_ERROR, 501)
+_BEHIND = transport.Published(UNAVAILABLE, raw("A request before it was not accepted."), away=True, unsent=True)
 _RESUMES: dict[str, float] = {}
 """By URL: when a service, which may be away before and after that, wants requests again. Monotonic seconds."""
 
@@ -71,7 +72,9 @@ class HttpPublisher(transport.TargetPublisher):
         self._url = connection.url
         self._timeout, self._unavailable = connection.timeout / 1000, connection.unavailable_statuses
         self._halted, self._closed = threading.Event(), threading.Event()
-        self._queue: SimpleQueue[tuple[OutgoingMessage, Confirm] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[OutgoingMessage, Confirm, float] | None] = SimpleQueue()
+        # by address: when the worker knew of the last request that was not accepted
+        self._failed: dict[str, float] = {}
         context, user = (connection.tls or Tls()).client_context(), connection.username
         self._lines = [
             _Line(
@@ -116,7 +119,7 @@ class HttpPublisher(transport.TargetPublisher):
 
     def publish(self, message: OutgoingMessage, done: Confirm) -> None:
         """Send a request; see :class:`.TargetPublisher`."""
-        self._queue.put((message, done))
+        self._queue.put((message, done, time.monotonic()))
 
     def halt(self) -> None:
         """Send no further request; see :class:`.TargetPublisher`."""
@@ -139,12 +142,17 @@ class HttpPublisher(transport.TargetPublisher):
         while (entry := self._queue.get()) is not None:
             if self._halted.wait(self._wait):
                 continue
-            message, done = entry
-            result = self._published(line, message)
+            message, done, since = entry
+            behind = since <= self._failed.get(message.address, 0.0)
+            result = _BEHIND if behind else self._published(line, message)
             if result.away and (wait := pause(result.headers.get("retry-after", ""))):
                 _RESUMES[self._url] = time.monotonic() + wait
             if not self._closed.is_set():
                 done(result)
+            if result.away and not behind:
+                self._failed[message.address] = time.monotonic()
+            elif self._queue.empty():
+                self._failed.clear()
 
     def _watch(self) -> None:
         while not self._closed.wait(min(1.0, self._timeout / 10)):

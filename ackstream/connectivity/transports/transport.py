@@ -131,6 +131,8 @@ class Published(msgspec.Struct, frozen=True):
     away: bool = False
     # it is away, unless the message is at fault
     doubtful: bool = False
+    # it was not sent, since one before it to its address was not accepted
+    unsent: bool = False
 
     @property
     def succeeded(self) -> bool:

@@ -7,6 +7,7 @@ import json
 import ssl
 import time
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -276,6 +277,31 @@ def test_after_a_halt_nothing_overtakes_what_failed(service: Service) -> None:
         eventually(lambda: results, "the first result")
     assert [result.status for result in results] == [503]
     assert len(service.requests) == 1
+
+
+def test_behind_a_request_that_was_not_accepted_none_to_its_address_is_sent_before_it(service: Service) -> None:
+    results: dict[str, Published] = {}
+    service.status = 500
+    with pushing(service.url) as publisher:
+
+        def publish(body: bytes, address: str = "POST:/lamp") -> None:
+            publisher.publish(OutgoingMessage(address, {}, body), partial(answered, body.decode()))
+
+        def answered(name: str, result: Published) -> None:
+            results[name] = result
+            if len(results) == 1:
+                # accepted before it is known that the first one waits
+                publish(b"third")
+                service.status = 200
+
+        for body, address in ((b"first", "POST:/lamp"), (b"second", "POST:/lamp"), (b"other", "POST:/other")):
+            publish(body, address)
+        eventually(lambda: len(results) == 4, "the results")
+        publish(b"first")
+        eventually(lambda: results["first"].succeeded, "the next attempt")
+    assert [body for *_, body in service.requests] == [b"first", b"other", b"first"]
+    assert {name for name, result in results.items() if result.unsent} == {"second", "third"}
+    assert results["second"].away
 
 
 def test_a_close_waits_for_requests_and_abandons_those_that_hang(
