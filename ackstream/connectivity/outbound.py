@@ -279,7 +279,7 @@ class OutboundWorker(Closing):
 
     @property
     def _has_room(self) -> bool:
-        return len(self._open) < MAX_PUBLISHING and self._bytes < transport.MAX_BYTES
+        return self._publishing < MAX_PUBLISHING and self._bytes < transport.MAX_BYTES
 
     def _publish(self, handed: _Handed) -> None:
         self._publisher.publish(handed.publishing.message, partial(self._published, handed))
@@ -310,9 +310,11 @@ class OutboundWorker(Closing):
                 if result.succeeded or reports:
                     self._settled(handed, accepted=result.succeeded)
                 else:
-                    self._give_up(handed, f"refused it: {result.reason}")
+                    self._give_up([place], f"refused it: {result.reason}")
         elif becomes == "given up":
-            self._give_up(handed, f"has not accepted it: {result.reason}")
+            with self._changed:
+                places = self._lanes.hopeless(place)
+            self._give_up(places, f"has not accepted it: {result.reason}")
         elif becomes == "away":
             self._end()
 
@@ -324,14 +326,15 @@ class OutboundWorker(Closing):
             self._lanes.settled(handed.place, accepted=accepted)
             self._changed.notify_all()
 
-    def _give_up(self, handed: _Handed, why: str) -> None:
-        message, settled = handed.publishing.message, partial(self._settled, handed, accepted=False)
-        self._dead_letter(handed.signal, message.payload, f"{without_secrets(message.address)} {why}", settled)
+    def _give_up(self, places: list[Place], why: str) -> None:
+        for handed in [self._open[each] for each in places]:
+            message, settled = handed.publishing.message, partial(self._settled, handed, accepted=False)
+            address = without_secrets(message.address)
+            self._dead_letter(handed.signal, message.payload, f"{address} {why}", settled)
 
     def _dead_letter(self, signal: Publication, payload: bytes, why: str, stored: Callable[[], None]) -> None:
-        letter = transport.ExternalMessage(
-            f"{self._id}-{signal.correlation_id}", {"kafka.key": signal.thing_id}, payload
-        )
+        identity = f"{self._id}-{signal.correlation_id}"
+        letter = transport.ExternalMessage(identity, {"kafka.key": signal.thing_id}, payload)
         self._system.give_up(letter, why, lambda answer: self._end() if answer is None else stored())
 
     def _end(self) -> None:

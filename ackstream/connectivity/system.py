@@ -220,7 +220,9 @@ class Identities:
 
 
 MAX_ASIDE = 500
-"""Limit of messages that wait behind one that fails, while others are accepted; beyond it they are given up."""
+"""Limit of messages that wait behind one that fails; beyond it there are no pauses while others are accepted."""
+HOPELESS = 3
+"""How many messages to an address are given up in a row before others are with them."""
 AWAY_SECONDS = 60.0
 """A system that has accepted nothing for this long, since a message failed, is away."""
 
@@ -243,6 +245,7 @@ class _Lane:
     attempts: int = 0
     due: float = 0.0
     healed: bool = False
+    given_up: int = 0
 
 
 class Lanes:
@@ -306,7 +309,7 @@ class Lanes:
             for each in lane.waiting:
                 count, accepted = self._failures.get(each, (0, self._accepted))
                 self._failures[each] = count + (accepted != self._accepted), self._accepted
-            if self._failures[place][0] >= self._max or self._crowded > lane.accepted:
+            if self._failures[place][0] >= self._max:
                 lane.waiting.remove(place)
                 lane.trying = place
                 return "given up"
@@ -317,6 +320,14 @@ class Lanes:
             lane.accepted = self._accepted
         return "away" if now - since >= AWAY_SECONDS else "waits"
 
+    def hopeless(self, place: Place) -> list[Place]:
+        """Return the messages to give up with one that is: behind several, they have waited for as many attempts."""
+        lane, lost = self._lane(place, 0.0), [place]
+        if lane.given_up + 1 >= HOPELESS:
+            lost += [each for each in lane.waiting if self._failures.get(each, (0, 0))[0] >= self._max]
+            lane.waiting = sorted({*lane.waiting}.difference(lost))
+        return lost
+
     def settled(self, place: Place, *, accepted: bool) -> None:
         """Note that a message was accepted, refused or given up."""
         self._failures.pop(place, None)
@@ -324,7 +335,7 @@ class Lanes:
         lane = self._lanes.get(place.address)
         if lane is not None and lane.trying is place:
             lane.trying, lane.due, lane.healed = None, 0.0, accepted
-            lane.attempts = 0 if accepted else lane.attempts
+            lane.attempts, lane.given_up = (0, 0) if accepted else (lane.attempts, lane.given_up + 1)
         if accepted:
             self._accepted += 1
             self._failing_since = None
@@ -334,5 +345,5 @@ class Lanes:
 
     @property
     def _crowded(self) -> int:
-        """The number of accepted messages if too many wait: lanes that failed before give theirs up."""
+        """The number of accepted messages if too many wait: lanes that failed before are tried at once."""
         return self._accepted if sum(len(each.waiting) for each in self._lanes.values()) > MAX_ASIDE else 0
