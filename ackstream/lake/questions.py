@@ -101,17 +101,12 @@ def _trace(text: str) -> dict[str, Any]:
     return {"trace_id": found}
 
 
-PARAMETERS: dict[str, Callable[[str], dict[str, Any]]] = {
-    "story": lambda text: {"correlation_id": text},
-    "message_story": _message,
-    "trace": _trace,
+PARAMETERS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
+    "story": ("request: add its correlation-id", lambda text: {"correlation_id": text}),
+    "message_story": ("message: add it as CLIENT/SEQ", _message),
+    "trace": ("trace: add its id, or the whole traceparent", _trace),
 }
-"""The readers of arguments, for the questions with one."""
-_ONE = {
-    "story": "request: add its correlation-id",
-    "message_story": "message: add it as CLIENT/SEQ",
-    "trace": "trace: add its id, or the whole traceparent",
-}
+"""The questions about one thing: its kind with the form of an argument, and the reader of that."""
 
 
 def _read() -> dict[str, Question]:
@@ -127,9 +122,9 @@ QUESTIONS = _read()
 def parameters(name: str, argument: str | None) -> dict[str, Any]:
     """Return the values of a question's parameters; raise an InputError for a missing or superfluous argument."""
     if (name in PARAMETERS) == (argument is not None):
-        return {} if argument is None else PARAMETERS[name](argument)
+        return {} if argument is None else PARAMETERS[name][1](argument)
     raise InputError(
-        f"The question {name} is about one {_ONE[name]}."
+        f"The question {name} is about one {PARAMETERS[name][0]}."
         if argument is None
         else f"The question {name} is about everything: leave out {argument!r}."
     )
