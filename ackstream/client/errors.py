@@ -64,10 +64,6 @@ class WindowError(ClientError, ValueError):
     """The window or the timeout is so small that nothing could be published."""
 
 
-class SequenceError(ClientError, ValueError):
-    """A sequence number is not the one after those before it."""
-
-
 class GapError(ClientError):
     """The service lacks messages that this publisher has dropped, because they had been acknowledged elsewhere."""
 

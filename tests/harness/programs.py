@@ -87,7 +87,7 @@ while True:
 with publisher:
     while not os.path.exists(stop):
         seq = publisher.next_seq
-        publisher.publish(b"%d" % seq, topic=topic, seq=seq)
+        publisher.publish(b"%d" % seq, topic=topic)
         # the messages per second are in a file, and may change
         time.sleep(1 / float(open(rate).read()))
     last = publisher.next_seq - 1

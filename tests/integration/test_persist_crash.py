@@ -61,7 +61,7 @@ with open(told, "a", buffering=1) as log:
         break
     with publisher:
         while (seq := publisher.next_seq) <= count:
-            publisher.publish(b"%d" % seq, topic="secret" if seq % secret_every == 0 else "open", seq=seq)
+            publisher.publish(b"%d" % seq, topic="secret" if seq % secret_every == 0 else "open")
         publisher.publish_flush()
     log.write("end\\n")
     threading.Event().wait()

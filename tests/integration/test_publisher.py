@@ -18,7 +18,6 @@ from ackstream.client.errors import (
     MessageTooLargeError,
     NotEntitledError,
     PublisherClosedError,
-    SequenceError,
     StoreError,
     TakenOverError,
     WindowError,
@@ -203,7 +202,7 @@ def test_a_store_is_sent_again_from_where_the_service_stands(topics: Kafka, serv
         assert publisher.unpersisted_count == 2
         service.persisted("p1", 5)
         publisher.publish_flush(PATIENCE_SECONDS)
-        assert publisher.publish(b"6", seq=6) is not None
+        assert publisher.publish(b"6") is not None
         assert service.wait_for(8)[7][1] == 6
     assert [logon.get("first") for logon in service.logons] == [None, "1"]
 
@@ -292,16 +291,6 @@ def test_an_older_logon_that_is_told_again_ends_nobody(topics: Kafka, service: S
         future = publisher.publish(b"x")
         service.persisted("p1", 1)
         assert future.result(PATIENCE_SECONDS).seq == 1
-
-
-@pytest.mark.parametrize("seq", [1, 4])
-def test_a_number_that_is_not_the_next_is_refused(topics: Kafka, service: Service, seq: int) -> None:
-    with _publisher(topics) as publisher:
-        publisher.publish(b"1")
-        publisher.publish(b"2", seq=2)
-        with pytest.raises(SequenceError, match="which is 3"):
-            publisher.publish(b"x", seq=seq)
-        assert len(service.wait_for(2)) == 2
 
 
 def test_what_cannot_be_sent_is_refused_before_it_has_a_number(topics: Kafka) -> None:

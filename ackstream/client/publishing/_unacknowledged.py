@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ackstream.client.core.lifetime import Awaited, call_handler
-from ackstream.client.errors import FlushTimeout, GapError, RefusedError, SequenceError, WouldBlockError
+from ackstream.client.errors import FlushTimeout, GapError, RefusedError, WouldBlockError
 from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, Window, last_own
 from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, receipts
 from ackstream.kafka.clients import monotonic_ms
@@ -111,7 +111,7 @@ class UnacknowledgedMessages(Awaited):
             self._waiting.extend(kept)
             return Logon(self._admit(), holes)
 
-    def add(self, new: Sequence[tuple[KeptMessage, Open]], wanted: int | None = None) -> range:
+    def add(self, new: Sequence[tuple[KeptMessage, Open]]) -> range:
         """Keep messages under new numbers, as many as the window has room for; return the numbers."""
         with self.changed:
             if self.ended is not None:
@@ -120,11 +120,6 @@ class UnacknowledgedMessages(Awaited):
             first = self._messages.last + 1
             if not fitting:
                 return range(first, first)
-            if wanted is not None and wanted != first:
-                raise SequenceError(
-                    f"Sequence number {wanted} is not the next one, which is {first}: a gap would never be"
-                    " acknowledged, and an earlier number is in use."
-                )
             try:
                 self._messages.add(first, *[message for message, _ in fitting])
                 self._enter(first, fitting)

@@ -62,7 +62,6 @@ class NewMessage:
     headers: Iterable[tuple[str, bytes]] = ()
     ttl_ms: int | None = None
     context: Any = None
-    seq: int | None = None
     acks: Iterable[AckType] = ()
     cid: str | None = None
     ack_immediately: bool = False

@@ -110,7 +110,6 @@ class Publisher(Client):
         :param headers: the application's own; names of the service (``protocol.record_headers``) are refused
         :param ttl_ms: the message is refused if it is older when the service reads it
         :param context: any object; the receipt returns it
-        :param seq: the number, for applications that number messages themselves: it has to be the next one
         :param acks: acknowledgements of this message, which ``on_ack`` is called with, one by one: ``received``,
             ``processed``, ``completed`` with the command id; ``persisted``, which is merged if the topic has a log
         :param cid: the command id; ``None``: the number
@@ -122,14 +121,13 @@ class Publisher(Client):
         :raises PublisherClosedError: the publisher is closed
         :raises WouldBlockError: the window is full, and ``block`` is off, or for ``timeout`` seconds
         :raises ReaderTimeout: readers did not acknowledge enough within ``max_blocking_ms``
-        :raises SequenceError: ``seq`` is not the next number
         :raises MessageTooLargeError: it is larger than Kafka accepts
         :raises StoreError: it cannot be kept
         """
         future, headers = self._traced(message.headers)
         try:
             new = [(message_of(message, headers), Open(future, message.context))]
-            self._publish(new, message.timeout, message.seq)
+            self._publish(new, message.timeout)
         except ClientError:
             future.cancel()
             raise
@@ -173,7 +171,7 @@ class Publisher(Client):
         own = {"messaging.client.id": self._name}
         return future, [*headers, *trace_sending("PRODUCER", self._topic, own, future, described)]
 
-    def _publish(self, new: list[tuple[KeptMessage, Open]], timeout: float | None, wanted: int | None = None) -> None:
+    def _publish(self, new: list[tuple[KeptMessage, Open]], timeout: float | None) -> None:
         readers, until = self._readers, None if timeout is None else time.monotonic() + timeout
         done = 0
         while done < len(new):
@@ -184,7 +182,7 @@ class Publisher(Client):
                 some = [] if behind else new[done:] if readers is None else new[done : done + 1]
                 sent = self.next_seq
                 try:
-                    numbers = self._unacknowledged.add(some, wanted)
+                    numbers = self._unacknowledged.add(some)
                     for number, (message, _) in zip(numbers, some, strict=False):
                         if readers is not None:
                             readers.write()

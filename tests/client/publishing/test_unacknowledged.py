@@ -14,7 +14,6 @@ from ackstream.client.errors import (
     GapError,
     NotEntitledError,
     RefusedError,
-    SequenceError,
     WindowError,
     WouldBlockError,
 )
@@ -48,11 +47,11 @@ class World:
         )
         self.sent = self.messages.logged_on(0).resent if log_on else []
 
-    def add(self, seq: int | None = None, size: int = 0) -> Future[Receipt] | None:
+    def add(self, size: int = 0) -> Future[Receipt] | None:
         """Publish a message; ``None`` if the window is full."""
         future: Future[Receipt] = Future()
         message = KeptMessage(b"m%d" % (self.store.last + 1) + b"x" * size, [])
-        return future if self.messages.add([(message, Open(future, "context"))], seq) else None
+        return future if self.messages.add([(message, Open(future, "context"))]) else None
 
     def ack(self, seq: int | None, reason: str | None = None, status: str | None = None) -> list[int]:
         status = status or ("failure" if reason else "success")
@@ -193,17 +192,6 @@ def test_with_stage_accepted_holes_hold_no_receipt_up() -> None:
     assert future is not None
     assert future.result(0).seq == 1001
     assert len(world.store) == 0
-
-
-def test_a_number_that_is_not_the_next_one_is_refused() -> None:
-    world = World()
-    world.add(1)
-    for wrong in (1, 3):
-        with pytest.raises(SequenceError, match="which is 2"):
-            world.add(wrong)
-    world.ack(1)
-    with pytest.raises(SequenceError):
-        world.add(1)
 
 
 @pytest.mark.parametrize(("window", "ack_timeout"), [(0, 2.0), (-1, 2.0), (10, 0.0)])
@@ -492,7 +480,7 @@ def test_kept_messages_get_new_numbers_where_another_store_has_used_theirs(
     assert world.store.session == (takeovers[-1][0] if takeovers else "own")
 
 
-def test_a_file_of_an_earlier_release_keeps_its_numbers_and_knows_whose_they_are_from_then_on() -> None:
+def test_a_file_that_knows_no_session_keeps_its_numbers_and_knows_whose_they_are_from_then_on() -> None:
     world = World(earlier=2, log_on=False)
     assert world.messages.logged_on(0, 0, [("its", 0), ("next", 1)]).resent == [1, 2]
     assert world.store.session == "next"

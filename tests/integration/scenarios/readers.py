@@ -147,8 +147,9 @@ class _System:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _write(self, step: Json) -> None:
+        assert self._publisher.next_seq == step["sn"]
         try:
-            self._publisher.publish(b"sample", key=step.get("key", "k").encode(), seq=step["sn"])
+            self._publisher.publish(b"sample", key=step.get("key", "k").encode())
         except ReaderTimeout:
             self._seen |= {f"write_{step['sn']}": "TIMEOUT", AT: now() - self._began}
         else:
