@@ -192,12 +192,8 @@ def distribute(spark: SparkSession, shards: int, theirs: Mapping[str, Any]) -> d
     """Choose the keys of shards for a session; return the entry for its checkpoint, which has ``theirs`` so far."""
     # by the whole name: for a.b.c the JVM searches all jars for classes a and a.b, each time
     murmur = getattr(spark._jvm, "org.apache.spark.unsafe.hash.Murmur3_x86_32")(_SEED)  # noqa: SLF001 - no public way
-    # the first releases used the numbers of the shards as keys
-    keys: list[int] = theirs.get(SHARD_KEYS, list(range(shards)))
-    if not theirs:
-        # a new checkpoint
-        tasks = int(spark.conf.get(SHUFFLE_PARTITIONS))
-        keys = spread(shards, tasks, lambda key: int(murmur.hashInt(key)))
+    tasks = int(spark.conf.get(SHUFFLE_PARTITIONS))
+    keys = theirs[SHARD_KEYS] if theirs else spread(shards, tasks, lambda key: int(murmur.hashInt(key)))
     spark.conf.set(SHARD_KEYS, json.dumps(keys))
     return {SHARD_KEYS: keys}
 

@@ -10,8 +10,6 @@ import msgspec
 from kafka import TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
-from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import KafkaError
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from kafka.structs import OffsetAndMetadata
@@ -62,10 +60,7 @@ def spread(
 
 
 class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka-python is not typed
-    """Has the group keep ``busy`` with this member: its record is handled while the group rebalances.
-
-    Members of an earlier release do not know it: with one of them in the group, Kafka takes the next of the consumer.
-    """
+    """Has the group keep ``busy`` with this member: its record is handled while the group rebalances."""
 
     name = "ackstream"
     version = 0
@@ -107,7 +102,7 @@ def group_config(assignor: Assignor) -> dict[str, Any]:
     return {
         "session_timeout_ms": SESSION_MS,
         "heartbeat_interval_ms": HEARTBEAT_MS,
-        "partition_assignment_strategy": (assignor, RangePartitionAssignor, RoundRobinPartitionAssignor),
+        "partition_assignment_strategy": (assignor,),
     }
 
 

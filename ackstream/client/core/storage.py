@@ -42,14 +42,9 @@ class StoreFile:
         version: int,
         schema: str,
         lost: str,
-        upgrades: Mapping[int, str] | None = None,
         synchronous: Synchronous = "normal",
     ) -> None:
-        """Open a file, or create it with ``schema``; errors call it ``what``, and ``lost`` if it is moved away.
-
-        ``upgrades``: by earlier version, the statements that make it the next one.
-        """
-        self._upgrades = upgrades or {}
+        """Open a file, or create it with ``schema``; errors call it ``what``, and ``lost`` if it is moved away."""
         self._path, self._what, self._lost = path, what, lost
         self._lock = threading.Lock()
         try:
@@ -110,11 +105,6 @@ class StoreFile:
                 f"BEGIN EXCLUSIVE; CREATE TABLE owner (client TEXT NOT NULL); {schema} PRAGMA user_version = {version};"
                 " COMMIT"
             )
-        while found in self._upgrades:
-            database.executescript(
-                f"BEGIN EXCLUSIVE; {self._upgrades[found]} PRAGMA user_version = {found + 1}; COMMIT"
-            )
-            found += 1
         if found not in (0, version):
             raise sqlite3.DatabaseError(f"it has version {found}; this release writes {version}")
         # one that was killed before it had an owner has nothing else either
@@ -158,16 +148,13 @@ def _create(path: Path) -> None:
 
 
 _VERSION = 2
-_UPGRADES = {
-    1: "CREATE TABLE identity (store TEXT NOT NULL, session TEXT NOT NULL);"
-    " INSERT INTO identity VALUES (lower(hex(randomblob(16))), '');"
-}
 _SCHEMA = """
 CREATE TABLE messages (seq INTEGER PRIMARY KEY, message BLOB NOT NULL);
 CREATE TABLE store (discarded INTEGER NOT NULL, last INTEGER NOT NULL);
 INSERT INTO store VALUES (0, 0);
+CREATE TABLE identity (store TEXT NOT NULL, session TEXT NOT NULL);
+INSERT INTO identity VALUES (lower(hex(randomblob(16))), '');
 """
-_SCHEMA += _UPGRADES[1]
 
 
 class KeptMessage(msgspec.Struct, array_like=True):
@@ -205,7 +192,7 @@ class PublishStore:
         if path is None:
             return
         lost = "loses the unacknowledged messages in it"
-        layout: dict[str, Any] = {"version": _VERSION, "schema": _SCHEMA, "upgrades": _UPGRADES, "lost": lost}
+        layout: dict[str, Any] = {"version": _VERSION, "schema": _SCHEMA, "lost": lost}
         self._file = StoreFile(path, client, what="publish store", synchronous=synchronous, **layout)
         ((self.discarded, self.last),) = self._file.read("SELECT discarded, last FROM store")
         ((self.store, self.session),) = self._file.read("SELECT store, session FROM identity")

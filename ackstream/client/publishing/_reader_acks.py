@@ -13,7 +13,6 @@ import msgspec
 from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.errors import ReaderTimeout
 from ackstream.client.reading.samples import settle_silent
-from ackstream.errors import InconsistentQosError
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterState, WriterStateRequest
 
@@ -162,10 +161,6 @@ class WriterAcknowledgements(Awaited):
             return state is not None and state is not before and roles in (None, state.required)
 
         if not self.wait_for(is_answer, timeout, ask=self._send, again=ASK_SECONDS) or self._state is None:
-            if self._state is not before:
-                raise InconsistentQosError(
-                    "The settle job does not require the roles of `writer_qos`: upgrade it before its publishers."
-                )
             raise settle_silent(f"The state of the messages of {self._question.writer} was not reported", timeout)
         return self._state
 

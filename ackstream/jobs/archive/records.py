@@ -66,8 +66,7 @@ def _part_type(table: str) -> Any:
         if column.name in (*KEY, PARTITION):
             continue
         kind: Any = Raw if column.name in JSON_TEXTS and column.kind == TEXT else _KINDS[column.kind]
-        # a missing "truncated" means false
-        if not column.nullable and column.name != "truncated":
+        if not column.nullable:
             fields.append((column.name, kind))
         else:
             # in a union with null, Raw would lose the difference between null and nothing
@@ -112,7 +111,8 @@ def read(value: bytes | None, topic: str) -> Record | str:
 def malformed(reason: str, row: Mapping[str, Any], received_at: int) -> Record:
     """Return the record that stands for a malformed one: it has a dead letter, and neither query nor batch."""
     # ``row``: key, value and coordinates; ``received_at``: epoch milliseconds
-    letter = PART_TYPES["dead_letter"](reason=f"malformed ledger record: {reason}", received_at=received_at, **row)
+    why = f"malformed ledger record: {reason}"
+    letter = PART_TYPES["dead_letter"](reason=why, received_at=received_at, truncated=False, **row)
     identity = f"{row['topic']}-{row['partition']}-{row['offset']}"
     return FORM(kind="malformed", id=identity, query_id=None, batch_id=None, dead_letter=letter)
 
@@ -240,8 +240,7 @@ def _values(table: str, name: str, owners: list[Record], parts: list[Any], *, is
         texts = [None if value is None else bytes(value) for value in values]
         # of these a string is its content, as in other columns
         return texts if JSON_TEXTS[name] else [text if not text or text[:1] == b"{" else plain(text) for text in texts]
-    # older records do not say that nothing is truncated
-    return [bool(value) for value in values] if name == "truncated" else values
+    return values
 
 
 def _ids(table: str, owners: list[Record], parts: list[Any]) -> list[str]:

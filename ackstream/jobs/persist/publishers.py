@@ -58,9 +58,7 @@ class PublisherBatch:
         self._conflation.absent.merge(state.absent)
         if state.held:
             self._conflation.restore(state.held, state.asked, state.withdrawn, state.single)
-        # an earlier release has not noted their sessions
-        held = [run for held in state.held for run in self._conflation.absent.missing(*held)]
-        self._sessions = SessionRuns([*((*run, None) for run in held), *state.sessions])
+        self._sessions = SessionRuns(state.sessions)
 
     def _expect(self, first: int) -> None:
         state = self._state

@@ -51,7 +51,7 @@ class PublisherState(msgspec.Struct):
     :ivar single: of ``held``: numbers whose ack is not merged, with their command ids
     :ivar takeovers: by change of the store, the newest last: the store (empty: none), the session that began with it,
         and the watermark before it
-    :ivar sessions: of ``held``: the sessions of the messages; a state of an earlier release has none
+    :ivar sessions: of ``held``: the sessions of the messages
     """
 
     watermark: int = 0
@@ -110,8 +110,8 @@ class PublisherState(msgspec.Struct):
 
     def agree(self, conflation: str | None, window: str | None, floor_ms: int) -> int | None:
         """Take over the interval and the window that a logon names; return the interval in force if it changes."""
-        # ``floor_ms`` is the shortest interval; digits alone are milliseconds, which earlier producers name
-        wanted = read_number(conflation) if (conflation or "").isdecimal() else read_duration(conflation or "")
+        # ``floor_ms`` is the shortest interval
+        wanted = read_duration(conflation or "")
         self.conflation = CONFLATION_MS if wanted is None else min(wanted, MAX_CONFLATION_MS)
         self.window = read_number(window) or 0
         granted = max(self.conflation, floor_ms)

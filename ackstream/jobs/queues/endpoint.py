@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATE_VERSION = 5
-READABLE_VERSIONS = (1, 2, 3, 4, 5)
-"""Sessions and consumers of version 1 lack their last fields, which then have their defaults. Before version 3 there
-are no segments; before version 4 leases began with the delivery, and every delivery counted; before version 5 a message
-did not wait for a consumer that can read it."""
 MAX_SUBJECT_BYTES = 64_000_000
 """Maximum bytes of the topics of all messages in a queue; its state has a hundred further bytes for each message."""
 
@@ -95,8 +91,8 @@ class Endpoint:
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
-        if version not in READABLE_VERSIONS:
-            raise ValueError(f"The state has version {version}; this release reads up to {STATE_VERSION}.")
+        if version != STATE_VERSION:
+            raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
         state = _decode(blob)
         self._now, self._sessions = state.now, state.sessions
         self._locations.update(state.locations)

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 MAX_SESSION_RUNS = 1_000
 """As many runs of a writer's retained samples have a known session: the newest."""
 
-WITHOUT_IDLE, STATE_VERSION = 2, 6
-"""Later versions than the first have added fields, which have their defaults in a state of an earlier one."""
+STATE_VERSION = 6
 NEVER = MAX_NUMBER
 """Later than every timestamp."""
 
@@ -90,10 +89,10 @@ class _SavedWriter(msgspec.Struct, array_like=True):
     written: int
     done: list[int]
     readers: dict[str, _SavedReader]
-    refused: list[int] = []
-    seen: int = 0
-    stored: list[int] | None = None
-    sessions: list[SessionRun] = []
+    refused: list[int]
+    seen: int
+    stored: list[int]
+    sessions: list[SessionRun]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -103,13 +102,9 @@ _decode_writer: msgspec.msgpack.Decoder[_SavedWriter] = msgspec.msgpack.Decoder(
 
 def decode(version: int, blob: bytes) -> SettleState:
     """Read the state of a shard. Raises ValueError if this release cannot read the version."""
-    if not WITHOUT_IDLE <= version <= STATE_VERSION:
-        raise ValueError(f"The state has version {version}; this release reads versions 2 to {STATE_VERSION}.")
-    state = _decode(blob)
-    if version == WITHOUT_IDLE:
-        # its writers are idle from now on, until one has an open sample
-        state.idle = dict.fromkeys(state.writers, 0)
-    return state
+    if version != STATE_VERSION:
+        raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
+    return _decode(blob)
 
 
 def encode(state: SettleState) -> tuple[int, bytes]:
@@ -157,8 +152,6 @@ class Writers:
             if name not in self._known or name in early:
                 continue
             writer = self[name]
-            # unknown in a state of version 2
-            writer.seen = writer.seen or now
             if writer.complete and writer.seen < before:
                 del self._known[name]
                 self._idle.pop(name, None)
@@ -216,9 +209,7 @@ class Writers:
         writer.written, writer.seen = state.written, state.seen
         writer.done = Intervals.load(state.done, start=state.start)
         writer.refused = Intervals.load(state.refused, start=state.start)
-        # version 2 had no gaps
-        stored = [0, state.written - state.start] if state.stored is None else state.stored
-        writer.stored = Intervals.load(stored, start=state.start)
+        writer.stored = Intervals.load(state.stored, start=state.start)
         writer.sessions = SessionRuns(state.sessions)
         for reader, known in state.readers.items():
             acknowledged = Intervals.load(known.steps, start=known.start, max_holes=self._rules.max_holes)

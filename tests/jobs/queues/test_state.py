@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.jobs.queues.endpoint import Endpoint
+from ackstream.jobs.queues.endpoint import STATE_VERSION, Endpoint
 from ackstream.jobs.queues.records import Arrival, ConsumerReport
 from ackstream.jobs.queues.state import MessageLocation, QueuedMessage, Segments
 from ackstream.observe.metrics import QUEUE_DEPTH, QUEUE_OLDEST, Tally
@@ -225,7 +225,7 @@ def test_messages_of_two_topics_at_the_same_offset_are_two() -> None:
     assert len(segments) == 1
 
 
-VERSION_3 = (
+STATE = (
     b"\x95\xcd\x03\xfc\x80\x8b\xa7m-x-0-0\x98\xa3m-x\x00\x00\x00\xa8orders/"
     b"0\xcd\x03\xe8\x00\xc0\xa7m-x-0-1\x98\xa3m-x\x00\x01\x00\xa8orders/"
     b"1\xcd\x03\xe9\x00\xc0\xa7m-x-0-2\x98\xa3m-x\x00\x02\x00\xa8orders/"
@@ -252,9 +252,9 @@ VERSION_3 = (
 """A queue of messages 0 to 20 of the topic ``m-x``, of which those from 10 to 19 are in a segment."""
 
 
-def test_a_segment_of_an_earlier_release_is_read() -> None:
+def test_a_segment_is_read_as_it_always_was() -> None:
     endpoint = Endpoint(solace(max_backlog=0), SESSION)
-    endpoint.load(3, VERSION_3)
+    endpoint.load(STATE_VERSION, STATE)
     list(endpoint.process([], _said(Bind("q", "A", 1)), 0))
     assert _delivered(endpoint) == list(range(21))
 
