@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import shutil
 import sys
-import threading
 import time
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -18,7 +15,6 @@ from kafka.errors import KafkaError
 from ackstream.cli.terminal import Interrupts
 from ackstream.errors import AckstreamError, LocalError, UnreachableError
 from ackstream.gateway import exchange as gateway
-from ackstream.gateway.server import Server
 from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
@@ -26,9 +22,9 @@ from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR
 from ackstream.local.broker import Broker
-from ackstream.local.machine import is_free, locked, shared_with_tests
+from ackstream.local.machine import locked, shared_with_tests
 from ackstream.local.secured import SecuredBroker
-from ackstream.settings import Gateway, Kafka, Lake
+from ackstream.settings import Kafka, Lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,42 +117,10 @@ def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings
     )
 
 
-def as_party(settings: Settings, party: str) -> Settings:
-    """Return the settings of one party of the demo, with a login of its own where there are logins."""
-    secured = settings.kafka.security.logs_in
-    return SecuredBroker(settings).as_user(settings, party) if secured else settings
-
-
 def _delete_topics(settings: Settings) -> None:
     # the broker may be gone, and the topics with it
     with suppress(KafkaError, UnreachableError), connect_admin(settings.kafka) as client:
         client.delete_topics([settings.kafka.topic(name) for name in TOPICS])
-
-
-@contextmanager
-def serve_gateway(settings: Settings) -> Iterator[str]:
-    """Serve the gateway for a block, at a free port if the configured one is in use; yield its address."""
-    # no password: the gateway listens on the loopback address only
-    port = settings.gateway.port
-    own = settings.model_copy(update={"gateway": Gateway(port=port if is_free(port) else 0)})
-    address: Future[str] = Future()
-    with gateway.connected(own) as dependencies:
-        server = Server(dependencies, address.set_result)
-
-        def serve() -> None:
-            try:
-                asyncio.run(server.serve())
-            except SystemExit:
-                # uvicorn exits when it cannot listen
-                address.set_exception(LocalError("The gateway cannot listen on any port of this machine."))
-
-        thread = threading.Thread(target=serve, name="ackstream-gateway", daemon=True)
-        thread.start()
-        try:
-            yield address.result()
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 def invocation() -> str:

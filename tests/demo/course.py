@@ -5,18 +5,24 @@ The wheel includes this file, and ``ackstream demo`` runs it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import shlex
+import threading
 import time
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from ackstream.cli.demo import as_party, invocation, serve_gateway
+from ackstream.cli.demo import invocation
 from ackstream.client import Command, Requester, Responder
-from ackstream.errors import AckstreamError
+from ackstream.errors import AckstreamError, LocalError
+from ackstream.gateway import exchange as gateway
+from ackstream.gateway.server import Server
 from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job as twin
@@ -25,15 +31,16 @@ from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
-from ackstream.local.machine import shared_with_tests
+from ackstream.local.machine import is_free, shared_with_tests
 from ackstream.local.secured import SecuredBroker
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
+from ackstream.settings import Gateway
 from ackstream.spark.job import query_cause
 from ackstream.spark.progress import consumed_offsets
 from ackstream.spark.session import quiet_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
     from pyspark.sql.streaming.query import StreamingQuery
@@ -71,10 +78,10 @@ def run(own: Settings, console: Console, number: int, rate: float, interrupts: I
     # PySpark installs its own Ctrl-C handler
     interrupts.listen()
     with console.status("Starting the jobs"):
-        archiving = stack.enter_context(archive.JOB.running(spark, as_party(own, "archive")))
-        correlating = stack.enter_context(correlate.JOB.running(spark, as_party(own, "correlate")))
-        keeping = stack.enter_context(twin.JOB.running(spark, as_party(own, "twin")))
-        indexing = stack.enter_context(twin.INDEX.running(spark, as_party(own, "twin")))
+        archiving = stack.enter_context(archive.JOB.running(spark, _as_party(own, "archive")))
+        correlating = stack.enter_context(correlate.JOB.running(spark, _as_party(own, "correlate")))
+        keeping = stack.enter_context(twin.JOB.running(spark, _as_party(own, "twin")))
+        indexing = stack.enter_context(twin.INDEX.running(spark, _as_party(own, "twin")))
         # stop() waits for the running batch; after an error there is no point in that
         process = spark.sparkContext._gateway.proc
         stack.push(lambda kind, _error, _trace: process.kill() if kind else None)
@@ -82,9 +89,9 @@ def run(own: Settings, console: Console, number: int, rate: float, interrupts: I
         _wait(lambda: correlating.lastProgress is not None, healthy, START_SECONDS)
         devices = traffic.fleet(DEVICES)
         things = list(devices)
-        requester = stack.enter_context(Requester(as_party(own, "requester").kafka, grace=GRACE_SECONDS))
+        requester = stack.enter_context(Requester(_as_party(own, "requester").kafka, grace=GRACE_SECONDS))
         _create(requester, things, healthy)
-        address = stack.enter_context(serve_gateway(as_party(own, "gateway")))
+        address = stack.enter_context(_serve_gateway(_as_party(own, "gateway")))
     asked = ",".join((TWIN_PERSISTED, *traffic.LABELS))
     url = f"{address}/api/2/things/{things[-1]}/attributes/speed?timeout=10s&requested-acks={asked}"
     console.print(
@@ -96,7 +103,7 @@ def run(own: Settings, console: Console, number: int, rate: float, interrupts: I
         "",
         sep="\n", soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
-    party = as_party(own, "responder")
+    party = _as_party(own, "responder")
     handler = partial(traffic.respond, devices)
     responder = stack.enter_context(Responder(party.kafka, handler=handler, labels=traffic.LABELS))
     sent = traffic.send_all(requester, things, number, rate, console, healthy)
@@ -119,6 +126,38 @@ def run(own: Settings, console: Console, number: int, rate: float, interrupts: I
         console.print(f"{program} {line}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"\nThe whole demo took {time.monotonic() - began:.0f} s.", highlight=False)
     return all(not finding.wrong for finding in findings)
+
+
+def _as_party(settings: Settings, party: str) -> Settings:
+    """Return the settings of one party of the demo, with a login of its own where there are logins."""
+    secured = settings.kafka.security.logs_in
+    return SecuredBroker(settings).as_user(settings, party) if secured else settings
+
+
+@contextmanager
+def _serve_gateway(settings: Settings) -> Iterator[str]:
+    """Serve the gateway for a block, at a free port if the configured one is in use; yield its address."""
+    # no password: the gateway listens on the loopback address only
+    port = settings.gateway.port
+    own = settings.model_copy(update={"gateway": Gateway(port=port if is_free(port) else 0)})
+    address: Future[str] = Future()
+    with gateway.connected(own) as dependencies:
+        server = Server(dependencies, address.set_result)
+
+        def serve() -> None:
+            try:
+                asyncio.run(server.serve())
+            except SystemExit:
+                # uvicorn exits when it cannot listen
+                address.set_exception(LocalError("The gateway cannot listen on any port of this machine."))
+
+        thread = threading.Thread(target=serve, name="ackstream-gateway", daemon=True)
+        thread.start()
+        try:
+            yield address.result()
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def _create(requester: Requester, things: Sequence[str], healthy: Callable[[], None]) -> None:
