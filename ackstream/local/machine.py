@@ -132,6 +132,8 @@ def check_surroundings(options: str = "", *, spark: bool = True) -> None:
             f"The limit of open files (ulimit -Hn) is {files}: raise it to {LEAST_FILES:,} or more, by LimitNOFILE of "
             f"systemd, or nofile in /etc/security/limits.conf."
         )
+    if not is_free(0):
+        raise LocalError("No program can listen at 127.0.0.1, as Spark does: run `ip address add 127.0.0.1/8 dev lo`.")
     # Java reads them in this order
     given = " ".join([*(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")), options])
     directory = f"{TEMPORARY}/tmp {given}".rpartition(TEMPORARY)[2].split()[0]  # noqa: S108 - Java's own
@@ -300,23 +302,20 @@ def command_line(pid: int) -> str:
     """Return a process's command line, separated by spaces; empty if it has ended (a zombie has, too)."""
     import psutil  # noqa: PLC0415 - of the extra cli
 
-    try:
+    with suppress(psutil.Error):
         return " ".join(psutil.Process(pid).cmdline()).strip()
-    except psutil.Error:
-        return ""
+    return ""
 
 
 def is_free(port: int) -> bool:
     """Return whether a program could listen at ``localhost:port`` now."""
-    with socket.socket() as probe:
+    with socket.socket() as probe, suppress(OSError):
         # as Kafka does: a port whose last connections are in TIME_WAIT is free
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    # some systems let a second program bind while another listens at all addresses
-    return not answers(port)
+        probe.bind(("127.0.0.1", port))
+        # some systems let a second program bind while another listens at all addresses
+        return not answers(port)
+    return False
 
 
 def answers(port: int) -> bool:

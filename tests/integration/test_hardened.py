@@ -1,6 +1,6 @@
 """The demo as a hardened site runs it, in namespaces of Linux: no engine of containers is needed.
 
-The root is read-only, ``/tmp`` noexec, the name of the machine unresolvable, there is no IPv6 and no other network, no
+The root is read-only, ``/tmp`` noexec, the name of the machine unresolvable, there is no IPv6 (in one test no IPv4) and no other network, no
 HOME, LC_ALL=C, umask 077, and 1,024 open files. What cannot work there is refused with a sentence that names the fix.
 """
 
@@ -22,7 +22,7 @@ SITE = """
 set -e
 hostname no-such-host.invalid
 ip link set lo up
-echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6
+eval "$2"
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/tree /mnt/data /mnt/own
 mount --bind "$1" /mnt/tree
@@ -31,14 +31,18 @@ mount -t tmpfs -o noexec,nosuid tmpfs /tmp
 ulimit -n 1024
 umask 077
 cd /mnt/data
-shift
+shift 2
 exec "$@"
 """
 OWN = {"JAVA_TOOL_OPTIONS": "-Djava.io.tmpdir=/mnt/own", "TMPDIR": "/mnt/own"}
 NAMELESS = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
 
 
-def on_the_site(*before: str, **variables: str) -> subprocess.CompletedProcess[str]:
+NO_IPV6 = "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6"
+NO_IPV4 = "ip -4 address flush dev lo"
+
+
+def on_the_site(*before: str, lacks: str = NO_IPV6, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the demo on a site of its own, behind the words of a further command."""
     namespaces = ("unshare", "--user", "--map-root-user", "--mount", "--net", "--uts")
     program = "import sys; sys.argv = ['ackstream', 'demo']; from ackstream.cli.main import app; app()"
@@ -46,7 +50,7 @@ def on_the_site(*before: str, **variables: str) -> subprocess.CompletedProcess[s
         "PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONPATH": "/mnt/tree", "XDG_CACHE_HOME": str(cache().parent),
     }  # fmt: skip
     return subprocess.run(
-        [*namespaces, "bash", "-c", SITE, "site", str(ROOT), *before, sys.executable, "-c", program],
+        [*namespaces, "bash", "-c", SITE, "site", str(ROOT), lacks, *before, sys.executable, "-c", program],
         env=environment | variables, capture_output=True, encoding="utf-8", timeout=600, check=False,
     )  # fmt: skip
 
@@ -63,8 +67,13 @@ def test_the_demo_adds_up_on_a_hardened_site() -> None:
     [
         ((), {}, "Java's temporary directory is /tmp, which is mounted noexec"),
         (NAMELESS, OWN, "The user 12345 has no entry in /etc/passwd"),
+        (
+            (),
+            OWN | {"lacks": NO_IPV4},
+            "No program can listen at 127.0.0.1, as Spark does: run `ip address add",
+        ),
     ],
-    ids=["a temporary directory that is noexec", "a user without a name"],
+    ids=["a temporary directory that is noexec", "a user without a name", "no IPv4"],
 )
 def test_what_cannot_work_there_is_refused_with_the_fix(
     before: tuple[str, ...], variables: dict[str, str], sentence: str

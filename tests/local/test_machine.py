@@ -185,6 +185,16 @@ def test_a_jvm_raises_the_soft_limit_of_open_files_itself(
 
 
 @pytest.mark.usefixtures("clean")
+def test_without_ipv4_on_the_loopback_device_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    bind = mock.Mock(side_effect=OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address"))
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    for spark in (False, True):
+        with pytest.raises(LocalError, match=r"^No program can listen at 127\.0\.0\.1, .* dev lo`\.$"):
+            machine.check_surroundings(spark=spark)
+    assert bind.call_args.args == (("127.0.0.1", 0),)
+
+
+@pytest.mark.usefixtures("clean")
 def test_a_jvm_needs_java_and_spark_s_also_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     machine.check_surroundings(spark=False)
