@@ -237,7 +237,7 @@ class KnownReader(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KnownReaders(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="readers_known"):
-    """An answer to :class:`ReadersRequest` of one of ``shards`` shards, in parts; ``number``: 0 of older releases."""
+    """An answer to :class:`ReadersRequest` of one of ``shards`` shards, in parts; ``number``: of the question."""
 
     name: str
     shard: int
@@ -255,7 +255,7 @@ class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     :ivar released: all required readers have acknowledged everything up to this sample
     :ivar done: runs after ``released`` that all required readers have acknowledged
     :ivar waiting_for: who has not acknowledged the oldest open sample: plain readers by name, then required roles
-    :ivar required: the roles that the writer itself requires; a release that knows no such roles names none
+    :ivar required: the roles that the writer itself requires
     :ivar lease_ms: how long the writer may be silent before these are forgotten; ``None``: for ever
     """
 
