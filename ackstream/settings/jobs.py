@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.rql.patterns import matches_any
-from ackstream.settings.base import UNLIMITED, Endless, Limit, Milliseconds, Part, Pause, Start, duration
+from ackstream.settings.base import UNLIMITED, Endless, HomePath, Limit, Milliseconds, Part, Pause, Start, duration
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """A name of a topic of Kafka."""
@@ -136,7 +136,7 @@ class Destination(Part):
     """A further lake that gets every message, written by one mirror job (AMPS replication; brokers.md A9, A12, A13)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
-    path: str = Field(min_length=1)
+    path: Annotated[str, HomePath] = Field(min_length=1)
     type: Literal["sync", "async"]
     ack_conflation_interval: Milliseconds = duration("1s")
     check_interval: Milliseconds = duration("15s")

@@ -162,7 +162,7 @@ def load(path: Path | None = None, environment: dict[str, str] | None = None) ->
 def settings_file(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the settings file: that of ``ACKSTREAM_CONF``, else ``conf/ackstream.toml`` where it exists."""
     if named := environment.get(ENV_PREFIX + "CONF"):
-        return Path(named)
+        return Path(os.path.expanduser(named))  # noqa: PTH111 - leaves the name of an unknown user
     return DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, WrapValidator
 
-from ackstream.settings.base import Part
+from ackstream.settings.base import HomePath, Part
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo, ValidatorFunctionWrapHandler
@@ -88,7 +88,7 @@ def _long_enough(key: Secret | None) -> Secret | None:
 OptionalSecret = Annotated[Secret | None, BeforeValidator(_read_secret), OR_NONE]
 OptionalKey = Annotated[OptionalSecret, AfterValidator(_long_enough)]
 """A secret that signs."""
-OptionalPath = Annotated[Path | None, OR_NONE]
+OptionalPath = Annotated[Annotated[Path, HomePath] | None, OR_NONE]
 
 
 def revealed(secret: Secret | None) -> str:
@@ -99,9 +99,10 @@ def revealed(secret: Secret | None) -> str:
 def read_text(path: Path) -> str:
     """Read a file; raise a sentence if it cannot be read or is no text."""
     try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise ValueError(f"the file {path} cannot be read ({error.strerror}): correct the path or its rights") from None
+        return path.expanduser().read_text("utf-8")
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", error)
+        raise ValueError(f"the file {path} cannot be read ({reason}): correct the path or its rights") from None
     except UnicodeDecodeError:
         raise ValueError(f"the file {path} is not a text: name one in PEM (-----BEGIN …)") from None
 

@@ -1,7 +1,8 @@
 """The demo as a hardened site runs it, in namespaces of Linux: no engine of containers is needed.
 
-The root is read-only, ``/tmp`` noexec, the name of the machine unresolvable, there is no IPv6 (in one test no IPv4) and no other network, no
-HOME, LC_ALL=C, umask 077, and 1,024 open files. What cannot work there is refused with a sentence that names the fix.
+The root is read-only, ``/tmp`` noexec, the name of the machine unresolvable, there is no IPv6 (in one test no IPv4) and
+no other network, no HOME, LC_ALL=C, umask 077, and 1,024 open files. What cannot work there is refused with a sentence
+that names the fix.
 """
 
 from __future__ import annotations

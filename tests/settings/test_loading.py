@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream.errors import SettingsError
-from ackstream.settings import Correlate, Lake, Settings, Settle, load
+from ackstream.settings import Correlate, Destination, Gateway, Lake, Settings, Settle, load
 from ackstream.settings.loading import Local
+from ackstream.settings.security import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -255,8 +256,25 @@ def test_a_wrong_destination_is_reported_with_key_value_and_remedy(
         assert word in str(refusal.value)
 
 
+LOGIN = "protocol = 'SASL_SSL'\nmechanism = 'PLAIN'\nusername = 'me'\n"
+
+
 def test_a_tilde_is_the_home_directory_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     lake = Lake(path="~/lake", checkpoints="s3a://bucket/~/checkpoints")
     assert (lake.path, lake.checkpoints) == (f"{tmp_path}/lake", "s3a://bucket/~/checkpoints")
     assert Local(data=Path("~/data")).data == tmp_path / "data"
+    assert Destination(name="x", path="~/other", type="async").path == f"{tmp_path}/other"
+    (tmp_path / "access.toml").touch()
+    assert Gateway(access_file=Path("~/access.toml")).access_file == tmp_path / "access.toml"
+    assert Gateway().access_file is None
+    (tmp_path / "password").write_text("hunter2\n", "utf-8")
+    (tmp_path / "a.toml").write_text(f"[kafka.security]\npassword = {{ file = '~/password' }}\n{LOGIN}", "utf-8")
+    settings = load(environment={"ACKSTREAM_CONF": "~/a.toml", "HOME": str(tmp_path)})
+    assert settings.kafka.security.password == Secret("hunter2")
+
+
+def test_a_tilde_of_a_user_without_a_home_is_a_sentence() -> None:
+    values = {"ACKSTREAM_KAFKA_SECURITY_PASSWORD": '{"file": "~no-such-user-xyz/password"}'}
+    with pytest.raises(SettingsError, match="the file ~no-such-user-xyz/password cannot be read"):
+        load(environment=values)
