@@ -94,8 +94,10 @@ class Api:
             whoami, access = operation.kind == "whoami", self._dependencies.access
             found = responses.named(subjects) if whoami else check_permissions(access, subjects, body)
             return responses.of_value(found, client_id)
-        # the last value counts: this one is the default
-        query = QueryParams([("namespace", self._settings.default_namespace), *request.query_params.multi_items()])
+        query = request.query_params
+        if operation.kind == "create":
+            # the last value counts: this one is the default
+            query = QueryParams([("namespace", self._settings.default_namespace), *query.multi_items()])
         asked = translation.command(match, given, query, content_type, body)
         expectation = expect(asked, self._settings)
         with self._dependencies.audit.attempt(Sender.of(request, subjects), operation.kind, asked) as attempt:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import uuid
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from starlette.datastructures import QueryParams
 from ackstream.gateway import errors
 from ackstream.gateway.http import operations
 from ackstream.protocol.ditto import envelopes
+from ackstream.protocol.ditto.correlation_ids import unguessable
 from ackstream.protocol.ditto.headers import (
     CHANNEL,
     CONTENT_TYPE,
@@ -72,17 +74,18 @@ _SCHEMA_VERSION = 2
 
 def new_id() -> str:
     """Return a correlation-id for a command whose client has given none."""
-    return str(uuid.uuid4())
+    return str(uuid.UUID(bytes=unguessable(16), version=4))
 
 
 def read_request_headers(connection: HTTPConnection, proxy: Proxy) -> dict[str, Any]:
     """Return the protocol headers of a request: known ones, those passed on, and parameters; raises 400."""
     # a proxy may add credentials to each request, and its setting may be forgotten
-    proxied = proxy.addresses or any(name.startswith(_BY_PROXIES) for name in connection.headers)
+    headers = connection.headers.items()
+    proxied = proxy.addresses or any(name.startswith(_BY_PROXIES) for name, _ in headers)
     passed = proxy.passed_headers if proxied else _OF_CLIENTS
     given: dict[str, str] = {}
-    for name, value in connection.headers.items():
-        if name not in _OF_HTTP and (name in DEFINITIONS or matches_any(passed, name)):
+    for name, value in headers:
+        if name not in _OF_HTTP and (name in DEFINITIONS or _passes(passed, name)):
             if name in given:
                 raise errors.duplicate_header(name)
             given[name] = value
@@ -93,6 +96,10 @@ def read_request_headers(connection: HTTPConnection, proxy: Proxy) -> dict[str, 
         if taken.setdefault(name, value) != value:
             raise errors.divergent_header(name)
     return read_headers(taken)
+
+
+_passes = lru_cache(maxsize=1_024)(matches_any)
+"""Nearly all requests have the same headers."""
 
 
 def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: bool = True) -> None:

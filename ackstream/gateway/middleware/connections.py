@@ -230,7 +230,8 @@ class HttpConnection(H11Protocol):
 
     def handle_events(self) -> None:
         """Handle requests; one is refused by its head before that is parsed."""
-        if self.conn.their_state is h11.IDLE and (error := check_head(self.conn.trailing_data[0])):
+        data = self.conn.trailing_data[0] if self.conn.their_state is h11.IDLE else b""
+        if data and (error := check_head(data)):
             self.transport.refuse(error)
         else:
             super().handle_events()

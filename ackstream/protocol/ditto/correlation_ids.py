@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import re
 import secrets
+from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from contextlib import suppress
+from hashlib import blake2b
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -92,7 +95,16 @@ def suffixed(identity: str, suffix: object) -> str:
 
 def wire_id(identity: str) -> str:
     """Return the id under which a gateway sends a client's command: the client's, and 16 characters at random."""
-    return suffixed(identity, secrets.token_urlsafe(_RANDOM_BYTES))
+    return suffixed(identity, urlsafe_b64encode(unguessable(_RANDOM_BYTES)).decode())
+
+
+_SECRET, _numbers = secrets.token_bytes(32), count()
+
+
+def unguessable(size: int) -> bytes:
+    """Return bytes that no other client can guess, and that come once: from a secret of the process and a number."""
+    # random bytes of the system give up the lock of the interpreter: each call would cost a turn of another thread
+    return blake2b(b"%d" % next(_numbers), key=_SECRET, digest_size=size).digest()
 
 
 def shown_id(identity: str) -> str:

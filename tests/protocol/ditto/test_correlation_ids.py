@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -14,6 +16,7 @@ from ackstream.protocol.ditto.correlation_ids import (
     is_too_long,
     of_spring,
     shown_id,
+    unguessable,
     wire_id,
 )
 from tests.prose import each
@@ -194,3 +197,11 @@ def test_the_entry_that_was_not_set_for_longest_is_forgotten() -> None:
     latest["a"] = latest["a"]
     latest.touch("d", list)
     assert list(latest) == ["a", "d"]
+
+
+def test_no_two_ids_of_a_process_are_alike_and_none_follows_from_another() -> None:
+    found = [unguessable(12) for _ in range(10_000)]
+    assert len(set(found)) == len(found)
+    code = "from ackstream.protocol.ditto.correlation_ids import unguessable; print(unguessable(12).hex())"
+    others = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)}
+    assert len(others) == 2
