@@ -43,7 +43,6 @@ _EMPTY = "\0"
 """An empty text of a placeholder in an address."""
 MAX_PAUSE_SECONDS = 3_600.0
 _DOUBTFUL = (INTERNAL_ERROR, 501)
-_BEHIND = transport.Published(UNAVAILABLE, raw("A request before it was not accepted."), away=True, unsent=True)
 _RESUMES: dict[str, float] = {}
 """By URL: when a service, which may be away before and after that, wants requests again. Monotonic seconds."""
 
@@ -144,7 +143,7 @@ class HttpPublisher(transport.TargetPublisher):
                 continue
             message, done, since = entry
             behind = since <= self._failed.get(message.address, 0.0)
-            result = _BEHIND if behind else self._published(line, message)
+            result = transport.BEHIND if behind else self._published(line, message)
             if result.away and (wait := pause(result.headers.get("retry-after", ""))):
                 _RESUMES[self._url] = time.monotonic() + wait
             if not self._closed.is_set():

@@ -23,6 +23,7 @@ from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, MQTTMessage, to
 from ackstream.connectivity.transports import transport
 from ackstream.connectivity.transports.brokers import RejectedError, unreachable
 from ackstream.connectivity.transports.mqtt_client import (
+    BEHIND,
     QOS,
     RETAIN,
     TOPIC,
@@ -224,7 +225,9 @@ class MqttPublisher(transport.TargetPublisher):
 
     def _confirmed(self, identity: int, reason: Any) -> None:
         result = transport.Published(OK)
-        if reason.is_failure:
+        if reason is BEHIND:
+            result = transport.BEHIND
+        elif reason.is_failure:
             refused = reason.getName() in _REFUSALS
             result = transport.not_published(RejectedError(str(reason)), BAD_REQUEST if refused else INTERNAL_ERROR)
         with self._changed:

@@ -57,7 +57,7 @@ MAX_UNCONFIRMED = 20
 MAX_REPEATED = 3
 """How often in a row a connection may be lost without a confirmation before its oldest message is reported."""
 
-_NOT_CONFIRMED = ReasonCode(PacketTypes.PUBACK, "Unspecified error")
+_NOT_CONFIRMED, BEHIND = (ReasonCode(PacketTypes.PUBACK, "Unspecified error") for _ in range(2))
 
 
 def _read_text(buffer: bytes, most: int) -> tuple[str, int]:
@@ -258,17 +258,21 @@ class MqttClient(Client):
             log.warning("The connection %s lost its MQTT broker, and connects again: %s.", self._settings.id, reason)
 
     def _repeats(self) -> bool:
-        """Return whether the last connection confirmed nothing; report its oldest message if that goes on."""
+        """Return whether the last connection confirmed nothing; if that goes on, report all to its oldest's topic."""
         with self._out_message_mutex:
             oldest = next(iter(self._out_messages), 0)
             self._repeated = self._repeated + 1 if oldest and oldest == self._oldest else 0
             self._oldest = oldest
             if self._repeated < MAX_REPEATED:
                 return self._repeated > 0
-            del self._out_messages[oldest]
+            topic = self._out_messages[oldest].topic
+            failed = [each for each, message in self._out_messages.items() if message.topic == topic]
+            for each in failed:
+                del self._out_messages[each]
             self._oldest = next(iter(self._out_messages), 0)
             self._repeated = 0
-        self.on_confirmed(oldest, _NOT_CONFIRMED)
+        for each in failed:
+            self.on_confirmed(each, _NOT_CONFIRMED if each == oldest else BEHIND)
         return False
 
     def _limit(self, unconfirmed: int) -> None:

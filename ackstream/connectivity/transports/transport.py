@@ -24,7 +24,7 @@ from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, failure
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, json_text, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.ditto.placeholders import Context, Template
-from ackstream.protocol.errors import BAD_REQUEST, DittoError, shown
+from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE, DittoError, shown
 
 if TYPE_CHECKING:
     from ackstream.protocol.ditto.connection_rules import Settlement
@@ -144,6 +144,9 @@ class Published(msgspec.Struct, frozen=True):
         """The text for logs: the status, and the text of the other system or the client."""
         text = bytes(self.payload).decode("utf-8", "replace") if isinstance(self.payload, Raw) else ""
         return shown(f"{self.status} {text}".rstrip())
+
+
+BEHIND = Published(UNAVAILABLE, raw("One before it was not accepted."), away=True, unsent=True)
 
 
 def not_published(error: BaseException, status: int = INTERNAL_ERROR, *, away: bool | None = None) -> Published:

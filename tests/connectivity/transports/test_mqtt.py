@@ -347,18 +347,20 @@ def test_messages_at_which_a_broker_ends_the_connection_hold_back_no_others() ->
     all_known = threading.Event()
 
     def note(name: str, result: Any) -> None:
-        results[name] = (result.status, result.away)
-        if len(results) == 6:
+        results[name] = (result.status, result.unsent)
+        if len(results) == 7:
             all_known.set()
 
     try:
         for name in ("a", "bad1", "c", "d", "bad2", "e"):
-            publisher.publish(OutgoingMessage("out", {}, name.encode()), partial(note, name))
+            publisher.publish(OutgoingMessage(f"out/{name}", {}, name.encode()), partial(note, name))
+        publisher.publish(OutgoingMessage("out/bad1", {}, b"behind"), partial(note, "behind"))
         assert all_known.wait(30)
     finally:
         publisher.close()
         broker.close()
-    assert results == {name: (500, True) if "bad" in name else (200, False) for name in results}
+    taken = {name: (500, False) if "bad" in name else (200, False) for name in results}
+    assert results == taken | {"behind": (503, True)}
     # alone, once it is suspected
     assert broker.connections.count([b"bad1"]) > 1
 
