@@ -187,6 +187,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated."))
     console, load = Console(highlight=False), SMALL if arguments.small else FULL
     found: dict[str, Any] = {}
+    failed: list[str] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ackstream-addresses-")))
         port, controller_port = free_ports(2)
@@ -196,14 +197,20 @@ def main() -> int:
         logs = arguments.logs or directory
         logs.mkdir(parents=True, exist_ok=True)
         for kind in arguments.transports or REMOTES:
-            with ExitStack() as own:
-                found[kind] = one = Run(kind, load, broker.bootstrap, logs, own).figures()
+            try:
+                with ExitStack() as own:
+                    found[kind] = one = Run(kind, load, broker.bootstrap, logs, own).figures()
+            except Exception:  # noqa: BLE001 - whatever it is
+                # the other transports are measured
+                console.print_exception()
+                failed.append(kind)
+                continue
             said = ", ".join(f"{name} {show(value)}" for name, value in one.items() if not isinstance(value, dict))
             console.print(f"{'[red]fails[/]' if one['faults'] else 'holds'}  {kind}: {said}")
             console.print(f"  {one['reasons']} {one['faults'] or ''}")
     if not arguments.small:
         write(found, load, RESULTS / "addresses.json")
-    return int(any(one["faults"] for one in found.values()))
+    return int(bool(failed) or any(one["faults"] for one in found.values()))
 
 
 def write(found: dict[str, Any], load: Load, path: Path) -> None:

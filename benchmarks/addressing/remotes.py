@@ -170,9 +170,9 @@ class Amqp10(Broker):
 
     def _open(self, directory: Path, _kafka: Kafka, stack: ExitStack) -> None:
         self._broker = stack.enter_context(artemis(directory))
-        sender = stack.enter_context(closing(BlockingConnection(f"amqp://127.0.0.1:{self._broker.amqp}", timeout=30)))
-        for address in (self._plan.never_taken, self._plan.never_settled):
-            sender.create_sender(address, options=Node("queue")).send(Message(body=FIRST.decode()))
+        with closing(BlockingConnection(f"amqp://127.0.0.1:{self._broker.amqp}", timeout=30)) as sender:
+            for address in (self._plan.never_taken, self._plan.never_settled):
+                sender.create_sender(address, options=Node("queue")).send(Message(body=FIRST.decode()))
 
     def _consume(self) -> None:
         remote = self
