@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _IS_TEMPLATE = AfterValidator(accepted_by(Template.parse))
 _IS_KAFKA_ADDRESS = AfterValidator(accepted_by(lambda text: "{{" in text or rules.TargetAddress.parse(text)))
+_TLS = BeforeValidator(lambda value: {True: {}, False: None}[value] if isinstance(value, bool) else value)
 TemplateText = Annotated[str, Field(min_length=1), _IS_TEMPLATE]
 """A text with placeholders in double braces."""
 MappedText = Annotated[TemplateText, ELSEWHERE]
@@ -154,9 +155,6 @@ class KafkaConnection(OtherKafka, _Connection):
     debug: bool = False
     sources: tuple[KafkaSourceSettings, ...] = ()
     targets: tuple[KafkaTargetSettings, ...] = ()
-
-
-_TLS = BeforeValidator(lambda value: {True: {}, False: None}[value] if isinstance(value, bool) else value)
 
 
 class _Login(_Connection):

@@ -101,8 +101,7 @@ def read_text(path: Path) -> str:
     try:
         return path.expanduser().read_text("utf-8")
     except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", error)
-        raise ValueError(f"the file {path} cannot be read ({reason}): correct the path or its rights") from None
+        raise ValueError(f"the file {path} cannot be read ({error.args[-1]}): correct the path or its rights") from None
     except UnicodeDecodeError:
         raise ValueError(f"the file {path} is not a text: name one in PEM (-----BEGIN …)") from None
 

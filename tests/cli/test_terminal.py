@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,22 @@ def test_an_error_of_the_program_is_printed_with_its_stack_but_without_control_c
     assert "in first" in finished.stderr
     assert "ValueError: \\u009b2J [red]" in finished.stderr
     assert_harmless(finished.stderr)
+
+
+def test_characters_that_the_encoding_of_the_output_lacks_are_escapes() -> None:
+    code = (
+        "import typer; from ackstream.cli.main import Commands; from ackstream.cli.terminal import echo\n"
+        "app = typer.Typer(cls=Commands)\n"
+        "@app.command()\n"
+        "def first(): echo('gr\\u00fcn'); echo('\\u20ac', err=True)\n"
+        "app.command('second')(first)\n"
+        "app(['first'])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parents[1]), "PYTHONIOENCODING": "latin-1"}
+    finished = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, encoding="latin-1", check=True, timeout=60
+    )
+    assert (finished.stdout, finished.stderr) == ("grün\n", "\\u20ac\n")
 
 
 PACKAGE = Path(monitoring.__file__).parent
