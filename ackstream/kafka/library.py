@@ -44,6 +44,12 @@ logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
 class AdaptedConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python is not typed
     """Names a partition without a leader; the library leaves it out of an answer, and then raises a KeyError."""
 
+    @property
+    def reached(self) -> bool:
+        """Whether a broker is connected."""
+        # there is no public way; another thread may connect
+        return any(one.connected for one in list(self._client._manager._conns.values()))  # noqa: SLF001
+
     def beginning_offsets(self, partitions: Any, timeout_ms: int | None = None) -> Any:
         """Return the first offset of each partition, or raise a LeaderNotAvailableError."""
         return _of_leaders(super().beginning_offsets, partitions, timeout_ms)

@@ -87,8 +87,7 @@ class TopicReader(Closing):
     @property
     def reached(self) -> bool:
         """Whether a broker is connected."""
-        # there is no public way; another thread may connect
-        return any(one.connected for one in list(self.consumer._client._manager._conns.values()))  # noqa: SLF001
+        return bool(self.consumer.reached)
 
     def start(
         self,

@@ -10,7 +10,7 @@ import msgspec
 from kafka import TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
-from kafka.errors import KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from kafka.structs import OffsetAndMetadata
 
@@ -243,8 +243,10 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
             self._consumer.commit_async(_offsets(positions), callback=self._note_commit)
 
     def leave(self, metadata: Callable[[TopicPartition], str] = lambda _partition: "") -> None:
-        """Commit the progress with texts, wait for the broker for at most 5 s, and close the consumer."""
+        """Commit the progress with texts, unless no broker is connected, for at most 5 s; close the consumer."""
         try:
+            if not self._consumer.reached:
+                raise KafkaConnectionError("no broker is connected")
             self._consumer.commit(_offsets(self._progress.positions(), metadata), timeout_ms=_TIMEOUT_MS)
         except (KafkaError, AssertionError) as error:
             log.warning("The last offsets of the group %s were not committed: %s", self._group, error)

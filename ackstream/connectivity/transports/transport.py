@@ -185,7 +185,7 @@ class TargetPublisher(Closing):
         """Flush accepted messages for a few seconds at most, then disconnect."""
 
 
-TURN_SECONDS, END_SECONDS = 0.1, 20.0
+TURN_SECONDS, END_SECONDS = 0.1, 10.0
 OPEN_SECONDS = 30.0
 """A connection or route that has been closed for longer counts as failed."""
 EXPECTED = (AckstreamError, DittoError, errors.KafkaError, OSError)
@@ -210,7 +210,7 @@ class Runner(Closing):
         self._stop.wait()
 
     def close(self) -> None:
-        """Close all of them at once; a thread that still waits for another system after 20 s ends with the process."""
+        """Close all of them at once; a thread that still waits for another system after 10 s ends with the process."""
         self._stop.set()
         until = time.monotonic() + END_SECONDS
         for thread in self._threads:

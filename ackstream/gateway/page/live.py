@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from ackstream.gateway.page.stories import Stories
-from ackstream.kafka.clients import Closing, monotonic_ms
+from ackstream.kafka.clients import CLOSE_SECONDS, Closing, monotonic_ms
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.feeds import POLL_MS, SILENT_MS, JobSign, LedgerFeed, PlaneFeed, silence
 from ackstream.observe.outcomes import LedgerEntry, Meter, Snapshot, Verdict, epoch_milliseconds, percentiles, verdict
@@ -224,7 +224,7 @@ class Live(Closing):
     def close(self) -> None:
         """Stop following."""
         self._closing.set()
-        self._thread.join()
+        self._thread.join(CLOSE_SECONDS)
         self._leave()
         self._feed.close()
 

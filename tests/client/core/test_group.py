@@ -34,7 +34,7 @@ class Consumer:
         self.metadata: list[str] = []
         self.error: KafkaError | None = None
         self.known: dict[TopicPartition, int] = {}
-        self.closed = False
+        self.closed, self.reached = False, True
 
     def subscribe(self, topics: list[str], listener: Any) -> None:
         assert topics == ["t"]
@@ -241,6 +241,13 @@ def test_a_leaving_member_commits_with_its_metadata_and_closes_the_consumer(cons
     consumer.error = error
     member.leave(lambda partition: f"seen {partition.partition}")
     assert (consumer.commits, consumer.metadata, consumer.closed) == ([{P0: 5}], ["seen 0"], True)
+
+
+def test_a_member_that_leaves_while_no_broker_is_connected_does_not_wait_for_its_commit(consumer, progress, member):
+    progress.begin(P0, 4)
+    consumer.reached = False
+    member.leave()
+    assert (consumer.commits, consumer.closed) == ([], True)
 
 
 # -- how a group spreads its partitions --------------------------------------------------------------------------------
