@@ -82,6 +82,8 @@ def session(
         check_surroundings(entries.get(JAVA_OPTIONS, ""))
         _launch(entries)
     spark = SparkSession.builder.config(map=entries).getOrCreate()
+    # Delta names its commits with the digits of the locale: another process would not find them
+    spark._jvm.java.util.Locale.setDefault(spark._jvm.java.util.Locale.ROOT)  # noqa: SLF001 - no entry of Spark does it
     spark.sparkContext.setLogLevel(logs.SPARK_LEVELS[settings.log.level])
     return spark
 

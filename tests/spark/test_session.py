@@ -48,6 +48,7 @@ memory = spark._jvm.Runtime.getRuntime().maxMemory()
 hidden = spark._jvm.org.apache.spark.util.Utils.redact(spark._jsc.sc().conf(), spark._jvm.PythonUtils.toSeq(
     [spark._jvm.scala.Tuple2("spark.hadoop.fs.s3a.secret.key", planted)])).toString()
 print(json.dumps([java, shown, known, memory, hidden, os.environ.get("PYSPARK_SUBMIT_ARGS")]))
+spark.range(1).write.format("delta").save("table")
 log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.b")
 log.warn('It "fails":\\n%s' % chr(27))
 log.error("It fails.", spark._jvm.java.lang.IllegalStateException("why\\nnot"))
@@ -57,7 +58,8 @@ log.info("nothing")
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """Run the program, as one that a user writes."""
+    """Run the program, as one that a user writes, in the directory ``args``."""
+    directory = tmp_path_factory.mktemp("program")
     assert jars.present("spark")
     conf = {"spark.hadoop.fs.s3a.secret.key": "hunter2 = \\ é", "spark.a": " b"}
     own = {
@@ -65,11 +67,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedPr
         "ACKSTREAM_SPARK_DRIVER_MEMORY": "700m",
         "ACKSTREAM_LOG_FORMAT": "json",
         "PYTHONPATH": str(Path(__file__).parents[2]),
+        # a machine whose language has other digits
+        "JAVA_TOOL_OPTIONS": "-Duser.language=ar -Duser.country=EG",
     }
     environment = {name: text for name, text in os.environ.items() if name != "LOG4J_CONFIGURATION_FILE"}
     found = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        cwd=tmp_path_factory.mktemp("program"),
+        cwd=directory,
         env=environment | own,
         capture_output=True,
         text=True,
@@ -77,6 +81,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedPr
         check=False,
     )
     assert found.returncode == 0, found.stderr
+    found.args = directory
     return found
 
 
@@ -102,6 +107,12 @@ def test_the_jvm_logs_json_lines_where_the_program_does(finished: subprocess.Com
     assert failed["message"].startswith("It fails.\n")
     assert "java.lang.IllegalStateException: why" in failed["message"]
     assert warned["time"].endswith("Z")
+
+
+def test_commits_have_the_same_names_whatever_the_language_of_the_machine(
+    finished: subprocess.CompletedProcess[str],
+) -> None:
+    assert (Path(finished.args) / "table/_delta_log/00000000000000000000.json").exists()
 
 
 def test_tables_and_checkpoints_are_their_owner_s_alone(jvm: SparkSession, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ackstream.jobs.persist.records import (
 )
 from ackstream.protocol.messages import encode_ack
 from ackstream.settings import Persist, PublishRule
+from tests.harness.sessions import SETTINGS, other_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,16 +90,7 @@ def test_an_empty_batch_has_no_messages() -> None:
     assert list(_table([])) == []
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("spark.sql.session.timeZone", "Asia/Tokyo"),
-        ("spark.sql.session.timeZone", "America/Los_Angeles"),
-        ("spark.sql.ansi.enabled", "false"),
-        ("spark.sql.caseSensitive", "true"),
-        ("spark.sql.legacy.timeParserPolicy", "LEGACY"),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), SETTINGS)
 def test_no_value_depends_on_a_setting_of_the_session(spark: SparkSession, key: str, value: str) -> None:
     def rows(session: SparkSession) -> list[Any]:
         times = [datetime(2026, 11, day, hour, 30, tzinfo=timezone.utc) for day in (1, 2) for hour in (0, 12, 23)]
@@ -108,10 +100,10 @@ def test_no_value_depends_on_a_setting_of_the_session(spark: SparkSession, key: 
         kind = f"{columns}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
         return sorted(projected(session.createDataFrame(records, kind)).toArrow().to_pylist(), key=itemgetter("offset"))
 
-    other = spark.newSession()
-    other.conf.set(key, value)
-    assert rows(other) == rows(spark)
-    assert {str(row["day"]) for row in rows(other)} == {"2026-11-01", "2026-11-02"}
+    with other_session(spark, key, value) as other:
+        found = rows(other)
+    assert found == rows(spark)
+    assert {str(row["day"]) for row in found} == {"2026-11-01", "2026-11-02"}
 
 
 def test_headers_of_any_length_reach_the_driver_in_part(spark: SparkSession) -> None:

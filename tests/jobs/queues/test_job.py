@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pandas as pd
 import pytest
+from deltalake import DeltaTable
 
 from ackstream.jobs.queues import job
 from ackstream.jobs.queues.endpoint import Endpoint
-from ackstream.jobs.queues.job import ARRIVAL, REPORT, count, read_frames, serve
+from ackstream.jobs.queues.job import ARRIVAL, OUTPUT_SCHEMA, REPORT, count, read_frames, serve
 from ackstream.jobs.queues.records import Arrival, ConsumerReport, Event
 from ackstream.observe.metrics import (
     DEAD_LETTERS,
@@ -26,11 +27,17 @@ from ackstream.observe.metrics import (
 from ackstream.protocol import queues
 from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
-from ackstream.settings import Settings
+from ackstream.settings import Lake, Settings
+from ackstream.settings.jobs import QueueJob
 from ackstream.spark.operator import operator
+from tests.harness.sessions import SETTINGS, other_session
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.jobs.queues.rules import amps, solace
+from tests.lake import empty, planes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 RULES = {
@@ -259,3 +266,42 @@ def test_an_empty_queue_has_no_oldest_message() -> None:
     tally = Tally()
     Endpoint(solace(), 30_000).measure(tally)
     assert tally.gauges == {(QUEUE_DEPTH.name, "q"): 0, (QUEUE_CONSUMERS.name, "q"): 0}
+
+
+@pytest.mark.parametrize(("key", "value"), SETTINGS)
+def test_no_value_depends_on_a_setting_of_the_session(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    dead: list[Any] = []
+    monkeypatch.setattr(job.spark_kafka, "send", lambda *_: None)
+    monkeypatch.setattr(job.spark_kafka, "write", lambda frame, *_: dead.extend(map(str, frame.toArrow().to_pylist())))
+    times = [datetime(2026, 11, day, hour, 30, tzinfo=timezone.utc) for day in (1, 2) for hour in (0, 12, 23)]
+    named = [*enumerate(times)]
+    stored = [planes.message(n, 0, received_at=at, day=at.date(), subject="I", client="İ") for n, at in named]
+    left = [
+        Event("q", f"messages-0-{100 + n}", int(at.timestamp()) * 1000, "left", "A", 1, "dead-letter", "failed",
+              "messages", 0, 100 + n, 0, "I", int(at.timestamp()) * 1000)
+        for n, at in named
+    ]  # fmt: skip
+    out = [("event", None, msgspec.json.encode(event), None, None, None) for event in left]
+
+    def results(session: SparkSession, name: str) -> list[list[str]]:
+        lake = Lake(path=str(tmp_path / name))
+        empty.create(spark, lake, ("messages", "queue_events"))
+        planes.write(lake, "messages", stored)
+        settings = Settings(lake=lake, queues=(amps(),), queue=QueueJob(starting="earliest"))
+        job.write(settings, session.createDataFrame(out, OUTPUT_SCHEMA), 0, "query")
+        arrivals = job._messages(session, settings).writeStream.format("memory").queryName(f"arrivals_{name}")
+        arrivals.trigger(availableNow=True).start().awaitTermination(PATIENCE_SECONDS)
+        read = [
+            session.table(f"arrivals_{name}").toArrow(),
+            DeltaTable(lake.table("queue_events")).to_pyarrow_table(),
+        ]
+        letters = sorted(dead)
+        dead.clear()
+        return [letters, *(sorted(map(str, found.to_pylist())) for found in read)]
+
+    with other_session(spark, key, value) as other:
+        found = results(other, "other")
+    assert found == results(spark, "own")
+    assert [len(rows) for rows in found] == [6, 6, 6]

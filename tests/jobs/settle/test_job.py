@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from ackstream.jobs.settle import job as settle_job
 from ackstream.jobs.settle.job import (
@@ -25,13 +26,16 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.metrics import DELIVERIES, IGNORED_REPORTS, Figures
 from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.protocol.readers import SKEW_MS, AppAckConf, read_answer
-from ackstream.settings import Settings, Settle
+from ackstream.settings import Lake, Settings, Settle
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operator
 from ackstream.spark.records import LOOKS
+from tests.harness.sessions import SETTINGS, other_session
 from tests.jobs.settle.logs import PLAIN, Log, Run
+from tests.lake import empty
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -160,3 +164,40 @@ def test_the_rows_of_a_batch_count_by_their_kinds(monkeypatch: pytest.MonkeyPatc
     settle_job.count(pa.Table.from_pandas(found))
     settle_job.count(pa.Table.from_pandas(found.iloc[:0].astype({"kind": "string", "reason": "string"})))
     assert figures.read().counters == {(DELIVERIES.name,): 1, (IGNORED_REPORTS.name, "unreadable"): 2}
+
+
+@pytest.mark.parametrize(("key", "value"), SETTINGS)
+def test_no_value_depends_on_a_setting_of_the_session(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    monkeypatch.setattr(settle_job.spark_kafka, "send", lambda *_: None)
+    log, run = Log(), Run()
+    times = [int(datetime(2026, 11, day, hour, 30, tzinfo=timezone.utc).timestamp()) * 1000 for day, hour in DAYS]
+    said = [log.start("A", at=times[0])]
+    for number, at in enumerate(times, 1):
+        said += [log.stored(number, number, at=at), log.ack("A", 1, (number, number), at=at), log.garbage(1, b"?")]
+    settled = settle_job.write_frame(run.feed(*said)).to_numpy().tolist()
+    topics = ("stored", "app-acks")
+    schema = "topic STRING, key BINARY, value BINARY, partition INT, offset LONG, timestamp TIMESTAMP"
+    rows = [
+        (topics[one.source], b"A", one.value, 0, one.offset, datetime.fromtimestamp(one.timestamp / 1e3, timezone.utc))
+        for one in said
+    ]
+
+    def results(session: SparkSession, name: str) -> list[list[Any]]:
+        lake = Lake(path=str(tmp_path / name))
+        empty.create(spark, lake, settle_job.TABLES)
+        read = settle_job.records(session.createDataFrame(rows, schema), Settings(), list(range(8)))
+        settle_job.write(Settings(lake=lake), session.createDataFrame(settled, OUTPUT_SCHEMA), 0, "q")
+        stored = [DeltaTable(lake.table(table)).to_pyarrow_table().to_pylist() for table in settle_job.TABLES]
+        return [sorted(map(str, found)) for found in (read.toArrow().to_pylist(), *stored)]
+
+    with other_session(spark, key, value) as other:
+        found = results(other, "other")
+    assert found == results(spark, "own")
+    assert [len(rows) for rows in found[1:]] == [3, 4]
+    assert all(f"'day': datetime.date(2026, 11, {day})" in str(found[1]) for day, _ in DAYS)
+
+
+DAYS = ((1, 0), (1, 12), (1, 23), (2, 0))
+"""Days and hours."""
