@@ -23,7 +23,7 @@ from ackstream.spark.kafka import ANY_RUN
 from ackstream.spark.session import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -41,6 +41,7 @@ TOPIC_ID = "topic-id:"
 RULES, RUNS, DECIDES = "rules", "runs", "decides"
 """The keys in :data:`REMEMBERED` of the last started job: the number of its rules, its run (with the run whose batch it
 replays, and the offset after the ticks of that batch), and the settings that it decides by."""
+WAY_OUT = "put a copy of the checkpoint back, or start with a new one. See docs/troubleshooting.md."
 DRAFT = ".migrated"
 """The suffix of a checkpoint that will replace another one."""
 
@@ -163,12 +164,30 @@ class Checkpoint:
         context.rename(self._path(draft), self._path(REMEMBERED), overwrite)
 
     @property
+    def query_id(self) -> str | None:
+        """The id of the query; ``None`` before its first start."""
+        started = self.exists("metadata") or max(map(self.last, ("offsets", "commits"))) >= 0
+        return self._parse("metadata", json.loads)["id"] if started else None
+
+    @property
     def planned(self) -> Planned | None:
-        """The query and its newest planned batch; ``None`` before the first batch."""
-        if not self.exists("metadata"):
+        """The query and its newest planned batch; ``None`` before the first batch.
+
+        :raises StartError: a file is missing or damaged, without which Spark would fail, or plan a decided batch anew
+        """
+        query_id, batch, committed = self.query_id, self.last("offsets"), self.last("commits")
+        # a batch is planned before it writes its state, which has the number of the next one
+        later = f"state/*/*/{batch + 2 if batch >= 0 else '[0-9]*'}.*"
+        if committed > batch or self._files.globStatus(self._path(later)):
+            self.planned_ends(max(committed, batch + 1))
+        if query_id is None or batch < 0:
             return None
-        query_id, batch = self._parse("metadata", json.loads)["id"], self.last("offsets")
-        return None if batch < 0 else Planned(query_id, batch, not self.exists(f"commits/{batch}"))
+        self._parse(REMEMBERED, json.loads)
+        for needed in {max(batch - 1, 0), batch}:
+            self.planned_ends(needed)
+        if committed >= 0:
+            self._parse(f"commits/{committed}", lambda text: json.loads(text.partition("\n")[2]))
+        return Planned(query_id, batch, unfinished=committed < batch)
 
     def planned_end(self, batch: int, topic: str) -> int:
         """Return the offset after the last record that a batch reads from a topic with one partition; 0 without one."""
@@ -183,12 +202,14 @@ class Checkpoint:
         )
 
     def _parse(self, name: str, parse: Callable[[str], T]) -> T:
+        path = self.path(name)
+        if not self.exists(name):
+            raise StartError(f"The file {path} is missing: {WAY_OUT}")
         try:
             return parse(self.read(name))
         except ValueError as error:
             raise StartError(
-                f"The file {self.path(name)} is damaged ({error}), by a full disk or a power failure: put a copy of the"
-                " checkpoint back, or start with a new one. See docs/troubleshooting.md."
+                f"The file {path} is damaged ({error}), by a full disk or a power failure: {WAY_OUT}"
             ) from None
 
     def _path(self, name: str = "") -> Any:
@@ -203,10 +224,11 @@ def is_new_checkpoint(spark: SparkSession, location: str) -> bool:
 def compare_batches(location: str, batch: int, committed: int, remedy: str) -> None:
     """Raise a StartError if ``committed``, the newest batch in the tables, is later than ``batch``, planned last."""
     if committed > batch:
+        ours = f"ends with batch {batch}" if batch >= 0 else "has no batch"
         raise StartError(
-            f"The checkpoint {location} is older than the tables: it ends with batch {batch}, they have batch"
-            f" {committed}. It is an older copy, and the records that it reads now would be skipped silently as already"
-            f" stored. Put the newest checkpoint back, or {remedy}."
+            f"The checkpoint {location} is older than the tables: it {ours}, they have batch {committed}. It is an"
+            " older copy, and the records that it reads now would be skipped silently as already stored. Put the newest"
+            f" checkpoint back, or {remedy}."
         )
 
 
@@ -241,16 +263,13 @@ def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, Any]:
     return {key: attrgetter(key)(settings) for key in keys}
 
 
-def deciding_values(settings: Settings, keys: Iterable[str]) -> dict[str, object]:
+def deciding_values(settings: Settings, keys: Collection[str]) -> dict[str, object]:
     """Return the JSON values of settings, or of parts of them, by their full keys; ``None`` for a default."""
     # without defaults: a later release may add some
     written: Any = settings.model_dump(mode="json", exclude_defaults=True)
     defaults = Settings()
-    found: dict[str, object] = {}
-    for key in keys:
-        changed = attrgetter(key)(settings) != attrgetter(key)(defaults)
-        found[key] = reduce(getitem, key.split("."), written) if changed else None
-    return found
+    changed = [key for key in keys if attrgetter(key)(settings) != attrgetter(key)(defaults)]
+    return dict.fromkeys(keys) | {key: reduce(getitem, key.split("."), written) for key in changed}
 
 
 def guard_checkpoint(

@@ -128,20 +128,20 @@ class Job:
         ours = fixed_values(settings, self.keeps.fixed) | topics | {RULES: self.keeps.rules}
         if self.keeps.shards is not None:
             ours |= distribute(own, attrgetter(self.keeps.shards)(settings), checkpoint.remembered)
-        newest = -1 if last is None else self.keeps.committed(own, settings, last.query_id)
+        query_id, batch = checkpoint.query_id, -1 if last is None else last.batch
+        newest = -1 if query_id is None else self.keeps.committed(own, settings, query_id)
+        compare_batches(checkpoint.location, batch, newest, self.keeps.otherwise)
         former = guard_checkpoint(
             checkpoint,
             ours,
             self.remedy,
             decides=deciding_values(settings, self.keeps.decides),
-            stored=last is not None and newest >= last.batch,
+            stored=newest >= batch,
             run=ANY_RUN if clock is None else clock.run,
             end=end,
         )
         if former is not None:
             own.conf.set(FORMER_RUN, json.dumps([former, end]))
-        if last is not None:
-            compare_batches(checkpoint.location, last.batch, newest, self.keeps.otherwise)
         every = attrgetter(self.trigger)(settings)
         interval = every if isinstance(every, str) else f"{every} milliseconds"
         # a query inherits the pool of the thread that starts it

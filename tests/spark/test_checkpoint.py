@@ -51,18 +51,16 @@ def test_another_topic_of_the_same_name_is_refused_with_both_ids_and_the_ways_ou
 
 
 def test_a_checkpoint_is_as_far_as_the_newest_batch_that_it_has_planned(spark: SparkSession, tmp_path: Path) -> None:
-    location = str(tmp_path)
-    assert Checkpoint(spark, location).planned is None
-    (tmp_path / "metadata").write_text(json.dumps({"id": "q"}))
-    assert Checkpoint(spark, location).planned is None
+    checkpoint = Checkpoint(spark, str(tmp_path))
+    assert (checkpoint.query_id, checkpoint.planned) == (None, None)
+    _write(tmp_path, "metadata", REMEMBERED)
+    assert (checkpoint.query_id, checkpoint.planned) == ("q", None)
     (tmp_path / "offsets").mkdir()
-    assert Checkpoint(spark, location).planned is None
-    for name in ("9", "10", ".10.crc", "11.tmp"):
-        (tmp_path / "offsets" / name).write_text("v1")
-    assert Checkpoint(spark, location).planned == Planned("q", 10, unfinished=True)
-    (tmp_path / "commits").mkdir()
-    (tmp_path / "commits" / "10").write_text("v1")
-    assert Checkpoint(spark, location).planned == Planned("q", 10)
+    assert checkpoint.planned is None
+    _write(tmp_path, "offsets/9", "offsets/10", "offsets/.10.crc", "offsets/11.tmp", "commits/9")
+    assert checkpoint.planned == Planned("q", 10, unfinished=True)
+    _write(tmp_path, "commits/10")
+    assert checkpoint.planned == Planned("q", 10)
 
 
 def test_after_a_power_failure_what_a_checkpoint_remembers_is_as_it_was_or_new(
@@ -88,14 +86,71 @@ def test_a_checkpoint_keeps_the_last_batches_alone(spark: SparkSession, tmp_path
     assert (kept[-1], len(kept) <= 21) == (29, True)
 
 
+WHOLE = (
+    "metadata", REMEMBERED, "offsets/7", "offsets/8", "offsets/9", "commits/7", "commits/8", "commits/9",
+    "state/0/0/9.delta", "state/0/1/9.delta", "state/0/0/10.delta", "state/0/1/10.delta",
+)  # fmt: skip
+"""A checkpoint whose batch 9 is finished; a batch writes the state that the next one reads."""
+TEXTS = {
+    "metadata": '{"id":"q"}',
+    REMEMBERED: '{"x.shards":6}',
+    "offsets": 'v1\n{"batchWatermarkMs":0}\n{"signals":{"0":1}}',
+    "commits": 'v1\n{"nextBatchWatermarkMs":0}',
+    "state": "",
+}
+
+
+def _write(location: Path, *names: str) -> None:
+    for name in names:
+        (location / name).parent.mkdir(parents=True, exist_ok=True)
+        (location / name).write_text(TEXTS[name.partition("/")[0]], "utf-8")
+
+
 @pytest.mark.parametrize("text", ["", "v1\n", "v1\n{}\n{broken"])
+@pytest.mark.parametrize("name", ["metadata", REMEMBERED, "offsets/8", "offsets/9", "commits/9"])
 def test_a_damaged_file_of_a_checkpoint_is_named_with_the_way_out(
-    spark: SparkSession, tmp_path: Path, text: str
+    spark: SparkSession, tmp_path: Path, name: str, text: str
 ) -> None:
-    checkpoint = Checkpoint(spark, str(tmp_path))
-    for name in ("metadata", "offsets/4"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text, "utf-8")
-    for read in (lambda: checkpoint.planned_ends(4), lambda: checkpoint.planned):
-        with pytest.raises(StartError, match=f"The file {tmp_path}/.* is damaged .* put a copy of the checkpoint back"):
-            read()
+    _write(tmp_path, *WHOLE)
+    (tmp_path / name).write_text(text, "utf-8")
+    wanted = f"The file {tmp_path}/{name} is damaged .* put a copy of the checkpoint back, or start with a new one"
+    with pytest.raises(StartError, match=wanted):
+        _ = Checkpoint(spark, str(tmp_path)).planned
+
+
+OFFSETS, COMMITS = [f"offsets/{batch}" for batch in (7, 8, 9)], [f"commits/{batch}" for batch in (7, 8, 9)]
+
+
+@pytest.mark.parametrize(
+    ("without", "named"),
+    [
+        (["metadata"], "metadata"),
+        (["metadata", *OFFSETS], "metadata"),
+        (["metadata", *COMMITS], "metadata"),
+        ([REMEMBERED], REMEMBERED),
+        (["offsets/9"], "offsets/9"),
+        (["offsets/8", "offsets/9"], "offsets/9"),
+        # its state shows that the batch has run
+        (["offsets/9", "commits/9"], "offsets/9"),
+        ([*OFFSETS, *COMMITS], "offsets/0"),
+        (["offsets/8"], "offsets/8"),
+    ],
+)
+def test_a_missing_file_of_a_checkpoint_is_named_with_the_way_out(
+    spark: SparkSession, tmp_path: Path, without: list[str], named: str
+) -> None:
+    _write(tmp_path, *(name for name in WHOLE if name not in without))
+    with pytest.raises(StartError) as refused:
+        _ = Checkpoint(spark, str(tmp_path)).planned
+    assert str(refused.value) == (
+        f"The file {tmp_path}/{named} is missing: put a copy of the checkpoint back, or start with a new one. See"
+        " docs/troubleshooting.md."
+    )
+
+
+@pytest.mark.parametrize("without", [["commits/8"], ["commits/9"], ["commits/8", "commits/9"], COMMITS])
+def test_a_checkpoint_without_commits_is_whole_as_a_batch_is_planned_after_the_one_before(
+    spark: SparkSession, tmp_path: Path, without: list[str]
+) -> None:
+    _write(tmp_path, *(name for name in WHOLE if name not in without))
+    assert Checkpoint(spark, str(tmp_path)).planned == Planned("q", 9, unfinished="commits/9" in without)

@@ -29,6 +29,7 @@ from ackstream.spark.checkpoint import (
     REMEMBERED,
     TOPIC_ID,
     Checkpoint,
+    CheckpointRules,
     compare_rules,
     compare_values,
     deciding_values,
@@ -226,6 +227,18 @@ def test_the_end_of_a_batch_among_the_ticks_is_in_the_offset_log(spark: SparkSes
     log.write_text('v1\n{"batchWatermarkMs":0}\n{"reservoirVersion":3}\n-\n{"x-clock":{"0":12},"x-signals":{"0":40}}')
     assert Checkpoint(spark, str(tmp_path / "x")).planned_end(7, "x-clock") == 12
     assert Checkpoint(spark, str(tmp_path / "x")).planned_end(7, "y-clock") == 0
+
+
+def test_a_query_does_not_start_from_its_first_batch_if_the_tables_have_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/metadata").write_text('{"id":"q"}')
+    rules = CheckpointRules(committed=lambda _, __, query_id: {"q": 7}[query_id])
+    job = Job(name="x", build=lambda *_: pytest.fail("it started"), trigger="archive.trigger", keeps=rules)
+    with pytest.raises(StartError, match="is older than the tables: it has no batch, they have batch 7"):
+        job.start(spark, Settings(lake=Lake(checkpoints=str(tmp_path))))
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["metadata"]
 
 
 @pytest.mark.parametrize(("answers", "pool"), [(True, "answering"), (False, "following")])
