@@ -54,7 +54,7 @@ class Load:
     max_attempts: int = 12
 
 
-FULL, SMALL = Load(), Load(60.0, (5.0, 8.0), 1.5, 120.0, 6)
+FULL, SMALL = Load(), Load(60.0, (5.0, 8.0), 1.5, 180.0, 6)
 
 
 class Run:

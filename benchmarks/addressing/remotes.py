@@ -111,7 +111,8 @@ class Broker:
     kind = ""
     exact = False
     outage = False
-    max_attempts = 4
+    max_attempts = 2
+    """An attempt may take 30 s, and three messages are tried before the others are given up with them."""
     plan = small = Plan()
     target = "{{ header:address }}"
 
