@@ -190,9 +190,8 @@ def sql(
 
 def _in_sql(column: str) -> str:
     """Return the name of a column as SQL takes it."""
-    if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", column) and column.lower() not in _reserved():
-        return column
-    return '"' + column.replace('"', '""') + '"'
+    plain = re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", column) and column.lower() not in _reserved()
+    return column if plain else '"' + column.replace('"', '""') + '"'
 
 
 @cache
@@ -200,10 +199,9 @@ def _reserved() -> frozenset[str]:
     """Return the words that name a column in quotes alone."""
     import duckdb
 
-    kinds = "keyword_category IN ('reserved', 'type_function')"
+    query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
     with duckdb.connect() as connection:
-        found = connection.execute(f"SELECT keyword_name FROM duckdb_keywords() WHERE {kinds}").fetchall()  # noqa: S608
-    return frozenset(chain.from_iterable(found))
+        return frozenset(chain.from_iterable(connection.execute(query).fetchall()))
 
 
 @contextmanager
