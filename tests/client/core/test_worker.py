@@ -306,6 +306,16 @@ def test_a_requester_is_disconnected_after_a_request_without_a_reply_until_the_n
         eventually(lambda: states[4:] == ["connected"], "Kafka has stored it")
 
 
+def test_a_requester_that_reaches_no_broker_is_disconnected_until_it_does(consumer, monkeypatch):
+    states = states_of(monkeypatch)
+    with Requester(FakeConnection(consumer, Closed()), on_connection=states.append):
+        eventually(lambda: states == ["connected"], "the first state")
+        consumer.broker.connected = False
+        eventually(lambda: states[1:] == ["disconnected"], "no broker")
+        consumer.broker.connected = True
+        eventually(lambda: states[2:] == ["connected"], "a broker")
+
+
 def test_a_requester_whose_requests_wait_for_kafka_is_disconnected_until_they_are_stored(consumer, monkeypatch):
     states, waiting = states_of(monkeypatch), list[Any]()
     producer: Any = Closed()
