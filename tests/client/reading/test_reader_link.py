@@ -489,6 +489,16 @@ def test_a_reader_is_disconnected_while_kafka_does_not_store_its_records() -> No
     assert world.states == ["connected", "disconnected", "connected"]
 
 
+def test_a_reader_whose_reports_are_not_confirmed_is_disconnected_until_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = _World([], _answer())
+    for unanswered in (True, False):
+        monkeypatch.setattr(type(world.history), "unanswered", unanswered)
+        world.run(12)
+    assert world.states == ["connected", "disconnected", "connected"]
+
+
 def test_a_reader_whose_application_acknowledges_nothing_says_so_once_until_it_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
