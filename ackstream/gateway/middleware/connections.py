@@ -162,6 +162,8 @@ class MeteredConnection:
         """Close the connection; a second time would take away the state of TLS, which is looked at until its end."""
         if not self._transport.is_closing():
             self._transport.close()
+            # TLS that has seen the client's end while nothing was read ends only once reading goes on
+            self._transport.resume_reading()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Hand over data to another protocol, and those that HTTP has not read, once it has answered the handshake."""

@@ -244,6 +244,24 @@ def test_a_client_that_speaks_no_tls_is_disconnected_in_time(
         eventually(lambda: running.gateway.doors.open == 0, "the end of the connections")
 
 
+def test_a_client_that_leaves_while_its_data_wait_for_their_turn_is_counted_out(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "TURN_SECONDS", 1e-9)
+    monkeypatch.setattr(connections, "OWN_BURST_SECONDS", 0.0)
+    monkeypatch.setattr(admission.Rate, "reserve", lambda *_: 1.0)
+    with serving(**settings(authority)) as running:
+        # in two turns, the second of which ends the connection
+        with socket.create_connection((HOST, running.port)) as client:
+            secured = trusting(authority).wrap_socket(client, server_hostname=HOST)
+            secured.sendall(b"GET / HTTP/1.1\r\na: " + b"x" * 3_000 + b"\r\nno header\r\n\r\n")
+            eventually(
+                lambda: any(each.transport._turn for each in running.gateway.server_state.connections), "its wait"
+            )
+            secured.close()
+        eventually(lambda: not running.gateway.doors.open, "its end")
+
+
 def test_half_a_handshake_counts_as_a_connection(authority: Authority) -> None:
     with serving(**settings(authority), max_connections=2) as running, ExitStack() as stack:
         for _ in range(2):
