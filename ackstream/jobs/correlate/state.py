@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ackstream.protocol.ditto.aggregates import AckText, headers_text
-from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.ditto.aggregates import AckText
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.ditto.requests import Request
-from ackstream.spark.pieces import PieceEntry, PieceList
+from ackstream.spark.pieces import PieceEntry
 from ackstream.spark.records import Shelf, Shelved
 
 if TYPE_CHECKING:
@@ -30,10 +29,7 @@ SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
 
 STATE_VERSION = 6
-_TEXTS = 3
-"""Version 1 lacks declared labels and topics of acknowledgements (all ``acks``); before 3, headers are maps; before 4,
-no pieces; before 5, no partitions for replies; before 6, records that wait are in the state alone. Pieces have no
-version: an open request only gains fields."""
+"""Pieces have no version: an open request only gains fields."""
 _SHELVES = ("open", "held", "undeclared")
 
 
@@ -139,25 +135,11 @@ class ShardState(msgspec.Struct, array_like=True):
     declared: dict[str, list[tuple[int, int]]] = {}
 
 
-class _StateOf5(msgspec.Struct, array_like=True):
-    """The state before version 6: only open requests are in pieces; a heap has the ends of holds and their ids."""
-
-    open: dict[str, bytes]
-    deadlines: list[tuple[int, str]]
-    held: dict[str, list[Record]]
-    hold_ends: list[tuple[int, str]]
-    recent: list[tuple[int, bytes]]
-    declared: dict[str, list[tuple[int, int]]] = {}
-    undeclared: list[Record] = []
-    pieces: PieceList = msgspec.field(default_factory=PieceList)
-
-
 encode = msgspec.msgpack.Encoder().encode
 decode_pending = msgspec.msgpack.Decoder(Pending).decode
 decode_head = msgspec.msgpack.Decoder(PendingHead).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
 _decode_state = msgspec.msgpack.Decoder(ShardState).decode
-_decode_state_of_5 = msgspec.msgpack.Decoder(_StateOf5).decode
 
 
 def record_entry(record: Record, end: int) -> PieceEntry:
@@ -167,37 +149,9 @@ def record_entry(record: Record, end: int) -> PieceEntry:
 
 def decode_state(version: int, blob: bytes) -> ShardState:
     """Decode a shard's blob. Raises ValueError if this release cannot read the version."""
-    if not 1 <= version <= STATE_VERSION:
-        raise ValueError(f"The state has version {version}; this release reads versions 1 to {STATE_VERSION}.")
-    if version == STATE_VERSION:
-        return _decode_state(blob)
-    before = _decode_state_of_5(blob)
-    bodies = map(_with_texts, before.open.values()) if version < _TEXTS else before.open.values()
-    heads = [(body, decode_head(body)) for body in bodies]
-    # the latest record of an id ends at the latest end of its hold
-    ends = {key: end for end, key in sorted(before.hold_ends)}
-    holds = {key: ends[key] - max(record.timestamp for record in records) for key, records in before.held.items()}
-    return ShardState(
-        Shelved([PieceEntry(head.hash, head.deadline, body) for body, head in heads], before.pieces),
-        Shelved([record_entry(each, each.timestamp + holds[key]) for key, own in before.held.items() for each in own]),
-        Shelved([record_entry(record, record.timestamp) for record in before.undeclared]),
-        before.recent,
-        before.declared,
-    )
-
-
-def _with_texts(pending: bytes) -> bytes:
-    """Return an open request of an earlier version with its headers and those of its acknowledgements as texts."""
-    fields = msgspec.msgpack.decode(pending)
-    for received in fields[Pending.__struct_fields__.index("received")]:
-        headers = Received.__struct_fields__.index("headers")
-        received[headers] = msgspec.json.encode(received[headers])
-    request = fields[Pending.__struct_fields__.index("request")]
-    headers = Request.__struct_fields__.index("headers")
-    # they become the last field
-    fields.append(bytes(headers_text(request[headers])))
-    request[headers] = {CORRELATION_ID: fields[0]}
-    return encode(fields)
+    if version != STATE_VERSION:
+        raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
+    return _decode_state(blob)
 
 
 BUCKETS = 8

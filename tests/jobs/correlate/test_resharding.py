@@ -15,7 +15,7 @@ from ackstream.jobs.correlate import pending
 from ackstream.jobs.correlate.state import STATE_VERSION, Record, ShardState, decode_state, divide, unite
 from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Log, Run
-from tests.jobs.correlate.test_state import VERSION_1
+from tests.jobs.correlate.test_state import REQUESTS
 
 IDS = [f"id-{number}" for number in range(20)]
 
@@ -92,10 +92,10 @@ def test_no_decision_depends_on_a_migration(
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 64])
-def test_open_early_and_decided_requests_of_an_old_state_are_all_kept(shards: int) -> None:
-    parts = divide(shards, 1, VERSION_1)
+def test_open_early_and_decided_requests_of_a_state_are_all_kept(shards: int) -> None:
+    parts = divide(shards, STATE_VERSION, REQUESTS)
     (version, blob) = unite(parts.values())
-    state, before = decode_state(version, blob), decode_state(1, VERSION_1)
+    state, before = decode_state(version, blob), decode_state(STATE_VERSION, REQUESTS)
     assert version == STATE_VERSION
     assert state == before
     assert (len(state.open.entries), len(state.held.entries)) == (1, 1)
