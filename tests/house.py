@@ -20,31 +20,31 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (2_004, 9),
-    "protocol": (6_442, 30),
-    "kafka": (1_954, 8),
-    "spark": (3_216, 12),
-    "lake": (1_773, 9),
-    "jobs": (10_661, 38),
-    "client": (10_386, 40),
+    "settings": (2_003, 9),
+    "protocol": (6_459, 30),
+    "kafka": (2_016, 8),
+    "spark": (3_305, 12),
+    "lake": (1_768, 9),
+    "jobs": (10_600, 38),
+    "client": (10_322, 40),
     "observe": (1_459, 7),
-    "gateway": (5_620, 22),
-    "connectivity": (4_329, 15),
+    "gateway": (5_634, 22),
+    "connectivity": (4_387, 15),
     "aio": (601, 2),
     "testing": (798, 4),
-    "local": (1_311, 5),
-    "cli": (2_252, 8),
-    "": (194, 3),
+    "local": (1_310, 5),
+    "cli": (2_244, 8),
+    "": (190, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 53_000, 212
+LINES, MODULES = 53_096, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_993
+CORE_LINES = 35_030
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

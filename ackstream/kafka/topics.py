@@ -42,7 +42,7 @@ class Topic:
     """The properties of a topic; ``partitions`` ``None`` for ``kafka.partitions`` of the settings.
 
     ``compacted``: only the last record of a key is kept, but all records for the time of ``history``. ``compression``:
-    how the broker stores records, whatever their producer has; ``producer`` for as they come.
+    how the broker stores records; with ``producer`` as they come.
     """
 
     partitions: int | None = None
@@ -76,7 +76,7 @@ LEASE = Topic(partitions=1, compacted=True)
 
 OPEN = Topic(compression=UNCOMPRESSED)
 """Clients write it. The broker unpacks their records, so that it refuses one of some kB that would be hundreds of MB,
-and that each client can read them, whatever compressions it knows."""
+and that clients without its compression can read them."""
 
 TOPICS: dict[str, Topic] = {
     "signals": OPEN,

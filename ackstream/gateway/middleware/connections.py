@@ -65,7 +65,7 @@ MAX_TARGET_BYTES, MAX_PARAMETERS, MAX_HEADERS = 8_192, 200, 100
 """Limits of the head of a request, which is refused before it is parsed."""
 
 OWN_SHARE, OWN_BURST_SECONDS = 0.005, 0.002
-"""The part of one connection, which it has whatever the others send: dozens of requests per second."""
+"""The part of one connection, which it always has: dozens of requests per second."""
 
 TURN_SECONDS, _PIECE, FRAME_SECONDS = 0.001, 2_048, 40e-6
 """The work for one connection after which others have their turn, bytes at a time, least work for a frame's message."""

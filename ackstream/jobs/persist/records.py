@@ -179,7 +179,7 @@ def projected(records: DataFrame) -> DataFrame:
         "key": F.col("found")[record_headers.KEY],
         # functions over arrays are slow: only records with headers of their own pay for them
         "headers": F.when(F.size("headers") > count, own),
-        # whatever the session's time zone is
+        # independent of the session's time zone
         "day": F.expr(f"date_from_unix_date(CAST(floor(unix_millis(timestamp) / {DAY_MS}) AS INT))"),
         **{name: F.lit(None).cast(table.schema[name].dataType) for name in ("batch", "query_id", "reason")},
     }
