@@ -162,7 +162,7 @@ for topic in topics:
     except KafkaError as error:
         print(topic, "refused:", type(error).__name__)
 """
-CODECS = ("gzip", "snappy", "lz4", "zstd")
+codecs = ("gzip", "snappy", "lz4", "zstd")
 
 FOLLOWER = """
 import sys, time

@@ -16,7 +16,7 @@ from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.topics import TOPICS, UNCOMPRESSED, ensure_topics, largest_records, prepare
 from ackstream.settings import Correlate, Kafka, Settings
 from tests.harness.kafka import records
-from tests.harness.programs import BOMBER, CODECS
+from tests.harness.programs import BOMBER, codecs
 
 pytestmark = pytest.mark.integration
 
@@ -86,7 +86,7 @@ def test_more_replicas_than_brokers_are_told_as_kafka_tells_them(kafka: Kafka):
         ensure_topics(settings, ["signals"])
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", codecs)
 def test_a_record_that_is_large_once_decompressed_is_refused_to_its_sender_on_every_topic_of_clients(
     settings: Settings, codec: str
 ):
@@ -97,7 +97,7 @@ def test_a_record_that_is_large_once_decompressed_is_refused_to_its_sender_on_ev
     assert answers == [f"{topic} refused: MessageSizeTooLargeError" for topic in topics]
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", codecs)
 def test_a_client_that_lacks_a_compression_reads_what_a_producer_compresses_with_it(
     settings: Settings, codec: str, monkeypatch: pytest.MonkeyPatch
 ):

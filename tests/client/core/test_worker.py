@@ -310,9 +310,9 @@ def test_a_requester_that_reaches_no_broker_is_disconnected_until_it_does(consum
     states = states_of(monkeypatch)
     with Requester(FakeConnection(consumer, Closed()), on_connection=states.append):
         eventually(lambda: states == ["connected"], "the first state")
-        consumer.broker.connected = False
+        consumer.reached = False
         eventually(lambda: states[1:] == ["disconnected"], "no broker")
-        consumer.broker.connected = True
+        consumer.reached = True
         eventually(lambda: states[2:] == ["connected"], "a broker")
 
 
