@@ -37,7 +37,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.disks import Disk, Machine
 from tests.harness.faults import DISKS, POWER, REASON_CHARACTERS, Faults, SupervisedStorm, dump
 from tests.harness.invariants import broken, missing
-from tests.harness.programs import codecs
+from tests.harness.kafka import CODECS
 from tests.harness.storm import CLIENTS
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def targets(brokers: int, kinds: Collection[str] = tuple(WEIGHTS)) -> dict[str, 
         "links": ("tables and checkpoints",),
         "step": STEPS,
         "task": WORKED,
-        "bomb": codecs,
+        "bomb": CODECS,
         "away": ("queues",),
     }
     return {kind: names for kind, names in found.items() if kind in kinds}

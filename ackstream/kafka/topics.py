@@ -199,9 +199,9 @@ def check_config(
 
     if config[TIMESTAMP_TYPE] != "LogAppendTime":
         refuse(TIMESTAMP_TYPE, "but deadlines are counted from the broker's clock", "LogAppendTime")
-    if topic.compression == UNCOMPRESSED != config[COMPRESSION]:
+    if topic.compression != "producer" and config[COMPRESSION] != topic.compression:
         why = "but a compressed record of some kB may need more memory than a job has"
-        refuse(COMPRESSION, why, UNCOMPRESSED)
+        refuse(COMPRESSION, why, topic.compression)
     if copies >= SAFE_REPLICAS and int(config[IN_SYNC]) <= 1:
         refuse(IN_SYNC, f"so an accepted record may be on one of its {copies} replicas alone", str(copies // 2 + 1))
     if needed and int(config[MAX_BYTES]) < needed:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -18,10 +16,8 @@ from kafka.errors import KafkaError
 
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
-from ackstream.kafka.topics import TOPICS, UNCOMPRESSED
 from ackstream.spark.session import QUICK_START
-from tests.harness import programs
-from tests.harness.kafka import committed, records
+from tests.harness.kafka import committed, records, send_bombs
 from tests.harness.processes import NOT_COMPILED, Program
 from tests.harness.storm import QUEUE, Storm, lines
 
@@ -335,14 +331,10 @@ class Faults:
 
     def _bomb(self, codec: str) -> list[str]:
         """Send a record of :data:`BOMB_MB` to each topic that clients write; return the answers of the brokers."""
-        kafka = self._storm.system.settings.kafka
-        open_topics = [kafka.topic(name) for name, topic in TOPICS.items() if topic.compression == UNCOMPRESSED]
-        arguments = [kafka.bootstrap, codec, str(BOMB_MB), *open_topics]
-        command = [sys.executable, "-c", programs.BOMBER, *arguments]
-        sent = subprocess.run(command, capture_output=True, text=True, check=False)
-        if sent.returncode or "stored" in sent.stdout:
-            raise AssertionError(f"a record of {BOMB_MB} MB was not refused: {sent.stdout}{sent.stderr}")
-        return sent.stdout.splitlines()
+        answers = send_bombs(self._storm.system.settings.kafka, codec, BOMB_MB)
+        if any(answer.startswith("stored") for answer in answers):
+            raise AssertionError(f"a record of {BOMB_MB} MB was not refused: {answers}")
+        return answers
 
     def _disk(self, name: str, lasts: float) -> None:
         disk = self._all_disks[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -9,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
+from ackstream.kafka.topics import TOPICS, UNCOMPRESSED
+from tests.harness.programs import BOMBER
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -116,3 +120,15 @@ def committed(kafka: Kafka, group: str, topic: str) -> dict[tuple[str, int], int
         found = admin.list_group_offsets([group])[group]
     name = kafka.topic(topic)
     return {(part.topic, part.partition): at.offset for part, at in found.items() if part.topic == name}
+
+
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+
+
+def send_bombs(kafka: Kafka, codec: str, megabytes: int) -> list[str]:
+    """Send a record of so many MB once decompressed to each topic that clients write; return an answer for each."""
+    topics = [kafka.topic(name) for name, topic in TOPICS.items() if topic.compression == UNCOMPRESSED]
+    command = [sys.executable, "-c", BOMBER, kafka.bootstrap, codec, str(megabytes), *topics]
+    answers = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    assert [answer.partition(" ")[0] for answer in answers] == topics
+    return [answer.partition(" ")[2] for answer in answers]

@@ -162,7 +162,6 @@ for topic in topics:
     except KafkaError as error:
         print(topic, "refused:", type(error).__name__)
 """
-codecs = ("gzip", "snappy", "lz4", "zstd")
 
 FOLLOWER = """
 import sys, time
