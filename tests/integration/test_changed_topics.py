@@ -15,6 +15,7 @@ from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.topics import TIMESTAMP_TYPE
 from ackstream.observe.metrics import FIGURES, TRANSACTION
 from ackstream.settings import Kafka, Lake, Settings
+from ackstream.settings.kafka import KafkaOptions
 from ackstream.spark import progress
 from tests.harness.kafka import Observer
 from tests.harness.system import System
@@ -99,5 +100,9 @@ def test_replies_made_anew_with_fewer_partitions_delay_nobody_for_longer_than_a_
             StoppedError, match="replies was created anew with 1 partitions while correlate ran, and had 2"
         ):
             _lose_a_partition(system, spark, ids)
+        # a program that starts again has a producer of its own: Spark keeps one for the same options
+        options = KafkaOptions(java={"client.id": "restarted"})
+        changed = kafka.model_copy(update={"options": options})
+        system.settings = system.settings.model_copy(update={"kafka": changed})
         with system.correlate(spark) as query:
             eventually(lambda: _answered(kafka) >= ids, "the answers", query)
