@@ -24,7 +24,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "protocol": (6_459, 30),
     "kafka": (2_016, 8),
     "spark": (3_305, 12),
-    "lake": (1_768, 9),
+    "lake": (1_767, 9),
     "jobs": (10_600, 38),
     "client": (10_322, 40),
     "observe": (1_459, 7),
@@ -40,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 53_096, 212
+LINES, MODULES = 53_095, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 35_030
+CORE_LINES = 35_029
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -27,17 +28,10 @@ _Result = TypeVar("_Result")
 
 ATTEMPTS = 20
 """A job tries a merge much longer than maintenance tries a compaction, so that maintenance gives way."""
-CONFLICTS = (
-    exceptions.ConcurrentAppendException,
-    exceptions.ConcurrentDeleteDeleteException,
-    exceptions.ConcurrentDeleteReadException,
-    exceptions.ConcurrentTransactionException,
-    exceptions.ConcurrentWriteException,
-    exceptions.DeltaConcurrentModificationException,
-    exceptions.MetadataChangedException,
-    exceptions.ProtocolChangedException,
-)
+CONFLICTS = tuple(getattr(exceptions, name) for name in exceptions.__all__)
 """The errors of Delta for a commit that came second; unlike in Java, they have no common class."""
+_GONE = re.compile(r"FileNotFound|FILE_NOT_(?:FOUND|EXIST)|VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG")
+"""The errors of Spark and Delta for a missing file of a table or of its log."""
 CHECKED = "ackstream.checked"
 """The common application of all appends with a check, besides their own."""
 _CHECKPOINTS = ThreadPoolExecutor(1, "ackstream-checkpoints")
@@ -78,18 +72,20 @@ def known_snapshot(spark: SparkSession, path: str) -> Any:
     """Return the snapshot of a table that this process knows, which costs nothing, or a new one if that is too old.
 
     It is too old with twice the commits of a checkpoint interval: commits add themselves to it, and only a new look at
-    the log replaces them by a checkpoint, which another process may have made. It is also too old if its newest commit
-    no longer exists. Then the log was cleaned up, or the table is another one: the next version may be missing although
-    it was committed, so that a commit on this snapshot would not conflict.
+    the log replaces them by a checkpoint, which another process may have made. It is also too old if the log
+    does not continue it.
     """
     table = java(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)  # noqa: SLF001
     snapshot = table.unsafeVolatileSnapshot()
-    commits = snapshot.logSegment().deltas()
-    if 0 < commits.size() <= 2 * table.checkpointInterval(snapshot.metadata()):
-        newest = commits.last().getPath()
-        if newest.getFileSystem(table.newDeltaHadoopConf()).exists(newest):
-            return snapshot
-    return log_and_snapshot(spark, path)[1]
+    recent = 0 < snapshot.logSegment().deltas().size() <= 2 * table.checkpointInterval(snapshot.metadata())
+    return snapshot if recent and _continued(spark, snapshot) else log_and_snapshot(spark, path)[1]
+
+
+def _continued(spark: SparkSession, snapshot: Any) -> bool:
+    """Return whether the newest commit of a snapshot exists; a clean-up of the log may free committed versions, too."""
+    log = snapshot.deltaLog()
+    newest = java(spark, "org.apache.hadoop.fs.Path")(log.logPath(), f"{snapshot.version():020}.json")
+    return bool(newest.getFileSystem(log.newDeltaHadoopConf()).exists(newest))
 
 
 def empty_commit(spark: SparkSession, path: str) -> str | None:
@@ -146,10 +142,13 @@ def changed_files(
 
 
 def retried(work: Callable[[], _Result], attempts: int = ATTEMPTS) -> _Result:
-    """Run a commit to a table, and retry it after a conflict; raise one of ``CONFLICTS`` if each attempt conflicts."""
+    """Run a commit to a table, or a look at it; retry after a conflict, or if a file that it reads was deleted."""
     for _ in range(attempts - 1):
-        with suppress(*CONFLICTS):
+        try:
             return work()
+        except Exception as error:
+            if not isinstance(error, CONFLICTS) and _GONE.search(str(error)) is None:
+                raise
     return work()
 
 
@@ -170,7 +169,7 @@ def commit(
     :param check: gets the :func:`versions` of the table, and raises to refuse the append; appends with a check conflict
         with each other, so that none comes between the check and the commit
     :param follows: the newest version that the table may have, if versions have gaps
-    :return: whether they were appended
+    :return: whether the last attempt has appended them
     """
     none, operation, checkpoint_hook = _appending(spark._jvm)  # noqa: SLF001
     names = [application] if check is None else [application, CHECKED]
@@ -199,6 +198,8 @@ def commit(
             # the process may be ending
             with suppress(RuntimeError):
                 _CHECKPOINTS.submit(_checkpoint, spark, path)
+        if not _continued(spark, snapshot):
+            raise exceptions.ConcurrentWriteException("The log was cleaned up meanwhile: it may lack the commit.")
         return True
 
     # a job that starts may be adding a column, or changing a property

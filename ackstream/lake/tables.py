@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Lake, Settings
 
-
 CREATION_SECONDS, CREATION_POLL_SECONDS = 10.0, 0.2
 """The time for another job to go from creating the directory of a table to its first commit."""
 ROWS_PER_FILE = 100_000
@@ -98,7 +97,7 @@ def refuse_rows(spark: SparkSession, lake: Lake, name: str, checkpoint: str, rem
 
 def newest_batch(rows: DataFrame, column: str = "batch") -> int:
     """Return the highest number of a batch among rows; -1 without rows."""
-    newest = rows.agg(F.max(column)).collect()[0][0]
+    newest = commits.retried(lambda: rows.agg(F.max(column)).collect()[0][0])
     return -1 if newest is None else int(newest)
 
 
@@ -176,7 +175,8 @@ def is_plain(table: Any) -> bool:
 
 def transactions(spark: SparkSession, lake: Lake, name: str) -> dict[str, int]:
     """Return the newest version that each application has appended to a table (:func:`append`)."""
-    return _named(commits.versions(spark, commits.log_and_snapshot(spark, location(lake, name))[1]), name)
+    look = partial(commits.log_and_snapshot, spark, location(lake, name))
+    return _named(commits.retried(lambda: commits.versions(spark, look()[1])), name)
 
 
 def _named(found: Mapping[str, int], name: str) -> dict[str, int]:
@@ -212,8 +212,7 @@ def newest_own_batch(names: Iterable[str], spark: SparkSession, settings: Settin
 
 
 def _prepare(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
-    make = _adjust if DeltaTable.isDeltaTable(spark, path) else _create
-    make(spark, table, path, wanted)
+    (_adjust if DeltaTable.isDeltaTable(spark, path) else _create)(spark, table, path, wanted)
 
 
 def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Lake
 
-
 JOURNAL = "thing_events"
 _THINGS = ALL_TABLES["things"].names
 ORIGIN, BEGIN = "ackstream.origin", "ackstream.begin"

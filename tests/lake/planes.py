@@ -35,14 +35,19 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def write(lake: Lake, name: str, rows: Iterable[dict[str, Any]] = ()) -> None:
-    """Append rows to a table, which begins to exist; required columns that a row leaves out get a value."""
+def filled(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
+    """Return rows of a table; required columns that a row leaves out get a value."""
     schema = ALL_TABLES[name].schema
-    filled = [
+    found = [
         {field.name: None if field.nullable else _FILLED[field.dataType.typeName()] for field in schema} | row
         for row in rows
     ]
-    write_deltalake(lake.table(name), pa.Table.from_pylist(filled, schema=ALL_TABLES[name].arrow), mode="append")
+    return pa.Table.from_pylist(found, schema=ALL_TABLES[name].arrow)
+
+
+def write(lake: Lake, name: str, rows: Iterable[dict[str, Any]] = ()) -> None:
+    """Append rows to a table, which begins to exist (:func:`filled`)."""
+    write_deltalake(lake.table(name), filled(name, rows), mode="append")
 
 
 def message(seq: int, seconds: float, client: str = "orders", **more: Any) -> dict[str, Any]:

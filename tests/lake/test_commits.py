@@ -313,6 +313,29 @@ def test_what_is_appended_is_in_the_table_although_its_log_was_cleaned_up_meanwh
     assert tables.read(spark, lake, JOURNAL).count() == 8
 
 
+def test_what_is_appended_is_in_the_table_although_unknown_commits_are_cleaned_up_meanwhile(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty.create(spark, lake, [JOURNAL])
+    append(spark, lake, 7)
+    by_another_process(lake, "other", 1)
+    other = by_another_process(lake, "other", 2)
+    real = commits.versions
+
+    def overtaken(*arguments: Any) -> Any:
+        # after the look at the log
+        monkeypatch.setattr(commits, "versions", real)
+        other.create_checkpoint()
+        for file in (Path(lake.table(JOURNAL)) / "_delta_log").glob("*.json"):
+            if int(file.stem) < other.version():
+                file.unlink()
+        return real(*arguments)
+
+    monkeypatch.setattr(commits, "versions", overtaken)
+    append(spark, lake, 8)
+    assert deltalake.DeltaTable(lake.table(JOURNAL)).to_pyarrow_table().num_rows == 8
+
+
 def test_statistics_have_bounds_that_hold() -> None:
     top = files.LAST_CHARACTER * 40
     times = [datetime(2026, 1, 1, 0, 0, 0, 1_001, timezone.utc), None]
