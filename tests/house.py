@@ -21,11 +21,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (2_003, 9),
-    "protocol": (6_459, 30),
+    "protocol": (6_486, 30),
     "kafka": (2_016, 8),
-    "spark": (3_305, 12),
+    "spark": (3_308, 12),
     "lake": (1_767, 9),
-    "jobs": (10_600, 38),
+    "jobs": (10_569, 38),
     "client": (10_322, 40),
     "observe": (1_459, 7),
     "gateway": (5_634, 22),

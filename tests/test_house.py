@@ -20,7 +20,6 @@ SHORT: dict[str, str] = {
 """Modules with fewer than 120 lines, and why each is one."""
 
 LONG: dict[str, str] = {
-    "jobs/correlate/shard.py": "the fold of correlate, in the order in which a record passes it",
     "jobs/queues/queue.py": "all rules of a queue, in one class",
 }
 """Modules with more than 350 lines, and why each is one."""

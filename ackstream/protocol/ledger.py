@@ -24,7 +24,7 @@ DEAD_LETTER_BYTES = 65_536
 """How many bytes of a dead letter's key and value the ledger keeps; all of them are in the topic it came from."""
 
 
-class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True):
+class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
     """A command or message as it was received; times in epoch milliseconds."""
 
     correlation_id: str
@@ -44,7 +44,7 @@ class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True):
     value: Raw | UnsetType = UNSET
 
 
-class AckRow(msgspec.Struct, omit_defaults=True, frozen=True):
+class AckRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
     """One acknowledgement (or response, or error) and its disposition; times in epoch milliseconds.
 
     ``reason`` is why it is ``invalid``; the other dispositions are reasons themselves.
@@ -70,7 +70,7 @@ class AckRow(msgspec.Struct, omit_defaults=True, frozen=True):
         return f"{self.topic}-{self.partition}-{self.offset}-{self.index}"
 
 
-class OutcomeRow(msgspec.Struct, omit_defaults=True, frozen=True):
+class OutcomeRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
     """How a request ended; times in epoch milliseconds of event time."""
 
     correlation_id: str
@@ -130,7 +130,7 @@ class AuditRow(msgspec.Struct, omit_defaults=True, frozen=True):
     reason: str | None = None
 
 
-class LedgerRecord(msgspec.Struct, omit_defaults=True, frozen=True):
+class LedgerRecord(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
     """The value of one Kafka record of the ledger topic."""
 
     kind: str
@@ -149,7 +149,8 @@ class LedgerRecord(msgspec.Struct, omit_defaults=True, frozen=True):
         return [ack for ack in self.acks or () if ack.disposition == "accepted"]
 
 
-encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
+encode, encode_into = _encoder.encode, _encoder.encode_into
 
 decode = msgspec.json.Decoder(LedgerRecord).decode
 """Read a record; values, payloads and replies stay JSON text. Raises ``json.UNREADABLE``."""

@@ -67,7 +67,7 @@ def guarded(
     :param refuse: makes a dead letter (or a row or an answer in its place). An error of the protocol is the reason; any
         other error is a defect, which belongs in the log
     """
-    lengths = list(map(len, outputs))
+    lengths = [*map(len, outputs)]
     try:
         decide(record)
     except Exception as error:  # noqa: BLE001 - the batch would fail, and every later start with it
@@ -94,6 +94,8 @@ class Share(Generic[R]):
         self._size = 0
         self._places: list[tuple[int, ...]] = []
         self._file: Any = None
+        # there is one part
+        self.whole = True
         self.add(records, size)
 
     def add(self, records: Sequence[R], size: int) -> None:
@@ -124,6 +126,7 @@ class Share(Generic[R]):
         if self._file is None:
             directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
             self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - it goes with the last reference
+            self.whole = False
         for record in self._records:
             data = pickle.dumps(record, pickle.HIGHEST_PROTOCOL)
             self._places.append((*COORDINATES(record), self._file.tell(), len(data)))

@@ -6,7 +6,7 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregator`` and ``Acknowle
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -37,6 +37,9 @@ SINGLE = tuple((label,) for label in RESPONSE_LABELS.values())
 """A request for just one of these is answered with the plain response, or the plain error 408."""
 
 
+Ack: TypeAlias = "AckText | Received"
+A = TypeVar("A", bound=Ack)
+
 Disposed: TypeAlias = "tuple[Received, AckDisposition]"
 """One acknowledgement of a record, with its disposition."""
 
@@ -52,17 +55,17 @@ def disposition(
     return "duplicate" if label in [entry.label for entry in arrived] else "accepted"
 
 
-def entries(awaited: Iterable[str], arrived: Iterable[AckText], correlation_id: str, timeout_ms: int) -> list[AckText]:
+def entries(awaited: Iterable[str], arrived: Iterable[A], correlation_id: str, timeout_ms: int) -> list[A | AckText]:
     """Return one entry per awaited label, in the order of the request; 408 for a missing acknowledgement."""
-    known = {ack.label: ack for ack in arrived}
+    known: dict[str | None, A] = {ack.label: ack for ack in arrived}
     return [
         known.get(label) or AckText(label, REQUEST_TIMEOUT, _timeout_payload(timeout_ms), _own_headers(correlation_id))
         for label in awaited
     ]
 
 
-def _own_headers(correlation_id: str) -> msgspec.Raw:
-    return raw({"correlation-id": correlation_id, "response-required": False})
+def _own_headers(correlation_id: str) -> bytes:
+    return bytes(raw({"correlation-id": correlation_id, "response-required": False}))
 
 
 @lru_cache(maxsize=1024)
@@ -127,7 +130,7 @@ def _acknowledge(pending: Pending, acks: list[Received]) -> Applied:
             arrived.append(received)
         disposed.append((received, found))
     complete = pending.request.waits_for_acks and len(arrived) == len(awaited)
-    return Applied(disposed, None, _ACKNOWLEDGED if complete else None)
+    return Applied(disposed, None, ACKNOWLEDGED if complete else None)
 
 
 def _respond(pending: Pending, response: Envelope, record: Record) -> Applied:
@@ -191,36 +194,34 @@ def _refuse(
     return Decision(error.status, completed_by, missing, encode(reply))
 
 
-def _left_out(ack: AckText, correlation_id: str) -> AckText:
+def _left_out(ack: Ack, correlation_id: str) -> AckText:
     error = errors.acknowledgement_left_out(ack.status, _weight(ack))
-    return AckText(ack.label, error.status, raw(error.to_dict()), _own_headers(correlation_id))
+    return AckText(ack.label or "", error.status, raw(error.to_dict()), _own_headers(correlation_id))
 
 
-def _weight(ack: AckText) -> int:
+def _weight(ack: Ack) -> int:
     """Return about how many bytes an acknowledgement adds to a reply."""
-    return len(ack.headers) + (0 if ack.payload is msgspec.UNSET else len(ack.payload))
+    return len(ack.headers) + len(ack.payload or b"")
 
 
 def _aggregate(pending: Pending, completed_by: Completion) -> Decision:
     found = _entries(pending)
     status, reply = _write(pending, found)
     # a label that was acknowledged with a 408 counts as missing, too
-    missing = [ack.label for ack in found if ack.status == REQUEST_TIMEOUT]
+    missing = [ack.label or "" for ack in found if ack.status == REQUEST_TIMEOUT]
     return Decision(status, completed_by, missing, reply, aggregate=True)
 
 
-_ACKNOWLEDGED = partial(_aggregate, completed_by="acknowledgements")
+ACKNOWLEDGED = partial(_aggregate, completed_by="acknowledgements")
 
 
-def _entries(pending: Pending) -> list[AckText]:
+def _entries(pending: Pending) -> list[Ack]:
+    return entries(pending.request.awaited, pending.received, pending.correlation_id, pending.request.timeout_ms)
+
+
+def _write(pending: Pending, acks: list[Ack]) -> tuple[int, bytes]:
     request = pending.request
-    arrived = [received.text() for received in pending.received if received.label is not None]
-    return entries(request.awaited, arrived, pending.correlation_id, request.timeout_ms)
-
-
-def _write(pending: Pending, acks: list[AckText]) -> tuple[int, bytes]:
-    request, headers = pending.request, msgspec.Raw(pending.headers)
-    return write_aggregate(acks, thing_id=request.thing_id, channel=request.channel, headers=headers)
+    return write_aggregate(acks, thing_id=request.thing_id, channel=request.channel, headers=pending.headers)
 
 
 def _plain(pending: Pending, status: int, response: Envelope, completed_by: Completion = "response") -> Decision:

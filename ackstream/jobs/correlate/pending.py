@@ -1,17 +1,24 @@
-"""The open requests of a shard: decoded those of the batch, encoded the others, in its state or in pieces."""
+"""Open requests, and answers that wait for a declaration of their label: encoded, in a state or in pieces."""
 
 from __future__ import annotations
 
-import heapq
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Literal
 
-from ackstream.jobs.correlate.state import Pending, decode_head, decode_pending, encode
+import numpy as np
+
+from ackstream.jobs.correlate.state import Pending, decode_head, decode_pending, encode, record_entry
+from ackstream.observe.metrics import DEADLINE, OLDEST_REQUEST, OPEN_REQUESTS
+from ackstream.protocol.ditto.labels import DeclaredTimes
+from ackstream.settings.base import ENDLESS
 from ackstream.spark.pieces import PieceEntry
 from ackstream.spark.records import Shelf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from ackstream.jobs.correlate.state import Record, ShardState
+    from ackstream.observe.metrics import Tally
     from ackstream.spark.pieces import Numbers, PieceStore
     from ackstream.spark.records import Shelved
 
@@ -23,73 +30,82 @@ TOUCHED_BYTES = 1024
 """Or this many bytes for each correlation-id of the batch: a large batch opens many that the next one closes."""
 
 
+_deadline = attrgetter("deadline")
+
+
 class PendingRequests:
-    """Finds open requests by correlation-id and by deadline; an untouched one stays encoded."""
+    """The open requests by the hash of their correlation-id and by deadline: decoded those of one hash at a time."""
 
     def __init__(self, store: PieceStore | None = None, shelved: Shelved | None = None) -> None:
         """Continue with the result of :meth:`dump`. ``store``: for all beyond :data:`HOT_BYTES`; may be missing."""
         self._shelf = Shelf(store, shelved)
-        self._open: dict[str, Pending] = {}
         self._touched = 0
-        # while requests expire: the time that has passed, and those taken up meanwhile, which expire, too
-        self._passed = 0
-        self._opened: list[tuple[int, int, str]] = []
+        self.opened: dict[str, Pending] | None = None
+        """Those of one hash, once :meth:`of` has looked for them."""
         self.size = 0
-        """The bytes of the decoded ones, and of the records that they have received since."""
+        """The bytes that :meth:`close` has added since its caller set it to 0."""
 
     def __len__(self) -> int:
-        return len(self._open) + len(self._shelf)
+        return len(self._shelf)
 
     def dump(self) -> Shelved:
         """Return all of them for the state."""
-        self._encode()
         return self._shelf.dump(self._limit)
 
     def put_aside(self) -> None:
         """Put aside the requests that were idle longest, during a batch."""
-        self._encode()
         self._shelf.trim(self._limit)
-
-    def _encode(self) -> None:
-        self._shelf.add([PieceEntry(each.hash, each.deadline, encode(each)) for each in self._open.values()])
-        self._open, self.size = {}, 0
 
     @property
     def _limit(self) -> int:
         return max(HOT_BYTES, self._touched * TOUCHED_BYTES)
-
-    # -- one request ---------------------------------------------------------------------------------------------------
 
     def look_up(self, hashes: Numbers) -> None:
         """Make the requests of these hashes available: called before all else."""
         self._touched += len(hashes)
         self._shelf.look_up(hashes)
 
-    def find(self, key: str | None, hash: int) -> Pending | None:  # noqa: A002 - a record's field
-        """Return the open request with a correlation-id and its hash."""
-        if key is None:
-            return None
-        found = self._open.get(key)
-        if found is None:
+    def find(self, record: Record) -> Pending | None:
+        """Return the open request with the correlation-id of a record."""
+        opened = self.of(record.hash) if self.opened is None else self.opened
+        return None if record.correlation_id is None else opened.get(record.correlation_id)
+
+    def of(self, hash: int) -> dict[str, Pending]:  # noqa: A002 - a record's field
+        """Return the requests of a hash by correlation-id, to add to and remove from until :meth:`close`."""
+        if self.opened is None:
+            self.opened = {}
             for entry in self._shelf.take(hash):
                 pending = decode_pending(entry.body)
-                self.add(pending)
-                self.size += len(entry.body)
-                if pending.correlation_id == key:
-                    found = pending
-        return found
+                self.opened[pending.correlation_id] = pending
+        return self.opened
 
-    def add(self, pending: Pending) -> None:
-        """Take up a request, which expires where others do."""
-        self._open[pending.correlation_id] = pending
-        if pending.deadline < self._passed:
-            heapq.heappush(self._opened, (pending.deadline, pending.hash, pending.correlation_id))
+    def due(self, before: int) -> Pending | None:
+        """Return the first of them whose deadline is before a time."""
+        opened = self.opened.values() if self.opened else ()
+        return min((pending for pending in opened if pending.deadline < before), key=_deadline, default=None)
 
-    def remove(self, key: str) -> None:
-        """Forget a request, unless it has expired."""
-        self._open.pop(key, None)
+    def close(self) -> None:
+        """Keep those of the hash behind all others."""
+        for pending in self.opened.values() if self.opened else ():
+            body = encode(pending)
+            self.size += len(body)
+            self._shelf.add([PieceEntry(pending.hash, pending.deadline, body)])
+        self.opened = None
 
-    # -- time ----------------------------------------------------------------------------------------------------------
+    def measure(self, tally: Tally) -> None:
+        """Set the gauges of the open requests, as of :meth:`dump`."""
+        tally.set(OPEN_REQUESTS, value=len(self))
+        if len(self) and (deadline := self.next_deadline) is not None:
+            tally.set(DEADLINE, value=deadline / 1000)
+        if (start := self.oldest_start) is not None:
+            tally.set(OLDEST_REQUEST, value=start / 1000)
+
+    def expired(self, watermark: int) -> Iterator[Pending]:
+        """Yield the requests whose deadline is before a time, by deadline and hash, each as the only one of it."""
+        for entry in self._shelf.due(watermark):
+            pending = decode_pending(entry.body)
+            self.opened = {pending.correlation_id: pending}
+            yield pending
 
     @property
     def next_deadline(self) -> int | None:
@@ -104,20 +120,46 @@ class PendingRequests:
         """
         return min((decode_head(entry.body).started_at for entry in self._shelf.first(FEW)), default=None)
 
-    def expired(self, watermark: int) -> Iterator[Pending]:
-        """Remove and yield the requests whose deadline is before a time, by deadline and hash."""
-        if any(pending.deadline < watermark for pending in self._open.values()):
-            self._encode()
-        self._passed = watermark
-        due = self._shelf.due(watermark)
-        entry = next(due, None)
-        while entry is not None or self._opened:
-            if entry is None or (self._opened and self._opened[0] < (entry.time, entry.hash)):
-                deadline, _, key = heapq.heappop(self._opened)
-                pending = self._open.get(key)
-                if pending is not None and pending.deadline == deadline:
-                    yield pending
-            else:
-                yield decode_pending(entry.body)
-                entry = next(due, None)
-        self._passed = 0
+
+class UndeclaredAnswers:
+    """When labels were declared (:attr:`times`), and the answers that wait for a declaration (:attr:`shelf`)."""
+
+    def __init__(self, store: PieceStore | None, state: ShardState, slack_ms: int) -> None:
+        """Continue with a state; declarations count from ``slack_ms`` before their time on."""
+        self.shelf, self.times, self._slack_ms = Shelf(store, state.undeclared), DeclaredTimes(state.declared), slack_ms
+        # all declarations before this time have been read
+        self._until = 0
+        self._waiting: set[str] = set()
+
+    def declare(self, record: Record) -> None:
+        """Take in a declaration."""
+        self.times.apply(record.value, record.timestamp - self._slack_ms)
+
+    def release(self, hashes: set[int], until: int, *, declared: bool) -> Iterator[bytes]:
+        """Remove and yield the encoded records that may now count or be refused, and those with a hash of the batch."""
+        # ``until``: all declarations before this time have been read; ``declared``: whether the batch has one
+        self._until, self._waiting = until, set()
+        if not len(self.shelf):
+            return
+        for entry in self.shelf.due(ENDLESS if declared else until):
+            hashes.add(entry.hash)
+            yield entry.body
+        ordered = sorted(hashes)
+        self.shelf.look_up(np.array(ordered, np.int64))
+        for found in ordered:
+            for entry in self.shelf.take(found):
+                yield entry.body
+
+    def judge(self, key: str, labels: Iterable[str | None], time: int) -> Literal["undeclared", "waiting"] | None:
+        """Return why an answer with these labels does not count now."""
+        # later answers wait behind one that waits: which of them count must not depend on when a declaration is read
+        if key in self._waiting:
+            return "waiting"
+        if all(self.times.covers(label or "", time) for label in labels):
+            return None
+        return "undeclared" if time < self._until else "waiting"
+
+    def wait(self, key: str, record: Record) -> None:
+        """Let an answer with a correlation-id wait."""
+        self._waiting.add(key)
+        self.shelf.add([record_entry(record, record.timestamp)])

@@ -23,7 +23,7 @@ from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.aggregates import answered, read_shaped, read_single, write_text
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope, decode
-from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION, names_sender
+from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION, ORIGINATOR, names_sender
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.topics import TopicPath
@@ -174,59 +174,60 @@ class RecordReader:
 
         Raises InvalidRequestError with the error for the requester.
         """
-        address, refused = self.address(record)
-        topic = None
+        address, refused = self.address(record) if record.headers else self._usual
+        key, signals, limits = record.correlation_id or "", self._topics.signals, self._limits
+        default, longest = limits.default_timeout, limits.max_timeout
+        topic, trace = None, record.headers.get(record_headers.TRACEPARENT)
         try:
             value = self._value(record)
-            envelope = decode(value)
-            topic = envelope.topic
-            envelope.headers = record_headers.with_trace(
-                envelope.headers, record.headers.get(record_headers.TRACEPARENT)
-            )
-            request, headers = self._request(envelope, record)
+            found = read_shaped(value, key, default, longest, trace) if record.size <= SMALL_BYTES else None
+            if found is None or refused is not None or self._refusal(found[0]) is not None:
+                envelope = decode(value)
+                topic = envelope.topic
+                headers = envelope.headers = record_headers.with_trace(envelope.headers, trace)
+                request = read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest)
+                found = *answered(request, key), topic.channel, headers, envelope.value, names_sender(headers)
+                refused = self._refusal(request) or refused
             if refused is not None:
                 raise refused
         except DittoError as error:
             raise InvalidRequestError(error, topic) from None
-        key, signals = record.correlation_id or "", self._topics.signals
+        request, repeated, channel, named, content, sender = found
         signal_id = ledger.reply_id(key, signals, record.partition, record.offset)
-        named = envelope.headers
-        if names_sender(named):
+        if sender and topic is None and not record.headers:
+            # in lower case, and without a signature, as nearly always
+            del named[ORIGINATOR]
+        elif sender:
             named = believed(
                 named, self._originator_key, key, value, record.headers.get(record_headers.ORIGINATOR_SIGNATURE)
             )
+        time, own = record.timestamp, request
         row = ledger.SignalRow(
-            correlation_id=key,
-            thing_id=request.thing_id,
-            channel=topic.channel,
-            criterion=topic.criterion,
-            action=topic.action or topic.subject,
-            path=envelope.path,
-            requested_acks=request.awaited,
-            response_required=request.response_required,
-            timeout_ms=request.timeout_ms,
-            headers=named,
-            received_at=record.timestamp,
-            topic=signals,
-            partition=record.partition,
-            offset=record.offset,
-            value=envelope.value,
-        )
+            key, own.thing_id, channel, own.criterion, own.action or own.subject, own.path, own.awaited,
+            own.response_required, own.timeout_ms, named, time, signals, record.partition, record.offset, content,
+        )  # fmt: skip
         if not request.awaits:
             return signal_id, row, None
-        pending = Pending(
-            correlation_id=key,
-            hash=record.hash,
-            request=request,
-            started_at=record.timestamp,
-            deadline=record.timestamp + request.timeout_ms,
-            reply_id=signal_id,
-            reply_topic=address.topic,
-            spring_correlation=address.spring_correlation,
-            headers=headers,
-            reply_partition=address.partition,
-        )
+        to, partition, spring = address
+        pending = Pending(key, record.hash, request, time, time + request.timeout_ms, signal_id, to, spring)
+        pending.headers, pending.reply_partition = repeated, partition
         return signal_id, row, pending
+
+    def usual_ack(self, record: Record, pending: Pending) -> Received | None:
+        """Read an acknowledgement if it counts for an open request as nearly all do; ``None`` for all others."""
+        key, value, time, request = record.correlation_id, record.value, record.timestamp, pending.request
+        if record.source != ACKS or not value or not key or record.size > self._limits.max_value_bytes:
+            return None
+        if not pending.started_at <= time <= pending.deadline or (single := read_single(value, key)) is None:
+            return None
+        thing_id, label, status, payload, headers, weak = single
+        if thing_id != request.thing_id or label not in request.awaited:
+            return None
+        for received in pending.received:
+            if received.label == label:
+                return None
+        data = None if payload is msgspec.UNSET else bytes(payload)
+        return Received(label, status, data, headers, time, record.partition, record.offset, 0, weak)
 
     def answer_of(self, record: Record) -> AckReading:
         """Read a record of acks, or of twin-acks: the twin's own, with built-in labels.
@@ -234,10 +235,6 @@ class RecordReader:
         Raises DittoError with the reason for its dead letter.
         """
         value, key = self._value(record), record.correlation_id
-        single = read_single(value, key) if key else None
-        if key and single is not None:
-            topic, ack = single
-            return AckReading(key, "acks", topic, [Received.of(record, ack)])
         envelope = decode(value)
         if not key:
             raise errors.correlation_id_missing()
@@ -289,25 +286,17 @@ class RecordReader:
             )
         return topic
 
-    def _request(self, envelope: Envelope, record: Record) -> tuple[Request, bytes]:
-        """Read a request; return it, and the headers that an aggregate repeats."""
-        limits, key = self._limits, record.correlation_id or ""
-        default, longest = limits.default_timeout, limits.max_timeout
-        shaped = read_shaped(envelope, key, default, longest) if record.size <= SMALL_BYTES else None
-        if shaped is None:
-            request = read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest)
-            shaped = answered(request, key)
-        request, headers = shaped
+    def _refusal(self, request: Request) -> DittoError | None:
         if request.kind == "smartQuery":
             why = "The gateway decides which channel answers; elsewhere ask the twin with a condition first."
-            raise errors.not_available(f"The header '{LIVE_CHANNEL_CONDITION}'", why)
-        if len(request.awaited) > limits.max_labels:
-            raise errors.header_invalid(
-                "requested-acks",
-                f"The header 'requested-acks' has {len(request.awaited)} labels.",
-                f"Request at most {limits.max_labels} acknowledgements at once.",
-            )
-        return request, headers
+            return errors.not_available(f"The header '{LIVE_CHANNEL_CONDITION}'", why)
+        if len(request.awaited) <= self._limits.max_labels:
+            return None
+        return errors.header_invalid(
+            "requested-acks",
+            f"The header 'requested-acks' has {len(request.awaited)} labels.",
+            f"Request at most {self._limits.max_labels} acknowledgements at once.",
+        )
 
     def _value(self, record: Record) -> bytes:
         if record.value is None:
@@ -315,7 +304,7 @@ class RecordReader:
         limit = self._limits.max_value_bytes
         if record.size > limit:
             raise errors.record_too_large(record.size, limit)
-        if record.correlation_id is not None and is_too_long(record.correlation_id):
+        if record.correlation_id and is_too_long(record.correlation_id):
             raise errors.header_too_long(record_headers.CORRELATION_ID, MAX_BYTES)
         return record.value
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, Raw
 
 from ackstream.jobs.correlate.readings import InvalidRequestError
 from ackstream.jobs.correlate.state import SIGNALS, Record
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.correlate.decision import Decision, Disposed
     from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, Destination, ReplyAddress
-    from ackstream.jobs.correlate.state import Pending
+    from ackstream.jobs.correlate.state import Pending, Received
     from ackstream.observe.metrics import Metric, Tally
     from ackstream.protocol.dispositions import AckDisposition
     from ackstream.protocol.ditto.topics import TopicPath
@@ -104,6 +105,7 @@ class Writer:
         self._sources = topics.signals, topics.acks, topics.twin_acks, topics.declarations
         self._limit = topics.value_bytes
         self._written = (query_id, batch_id)
+        self._buffer = bytearray()
         self.emissions: list[Emission] = []
         self.size = 0
         """The bytes of the emissions' values."""
@@ -125,28 +127,17 @@ class Writer:
         self, pending: Pending, decision: Decision, to: Destination, decided_at: int, row: SignalRow | None
     ) -> None:
         """Reply to a request if it requires that, and record how it ended; ``row``: its signal row if unrecorded."""
-        request, topic, reply = pending.request, None, None
+        request, key, started, topic, reply = pending.request, pending.correlation_id, pending.started_at, None, None
         if request.response_required:
             (topic, partition), reply = to, decision.reply
         outcome = OutcomeRow(
-            correlation_id=pending.correlation_id,
-            thing_id=request.thing_id,
-            status=decision.status,
-            completed_by=decision.completed_by,
-            requested=request.awaited,
-            missing=decision.missing,
-            started_at=pending.started_at,
-            decided_at=decided_at,
-            latency_ms=decided_at - pending.started_at,
-            reply_id=pending.reply_id,
-            reply_topic=topic,
-            reply=msgspec.UNSET if reply is None else msgspec.Raw(reply),
-        )
-        acks = [self._ack(pending.correlation_id, (received, "accepted"), pending) for received in pending.received]
+            key, request.thing_id, decision.status, decision.completed_by, request.awaited, decision.missing, started,
+            decided_at, decided_at - started, pending.reply_id, topic, UNSET if reply is None else Raw(reply),
+        )  # fmt: skip
+        acks = [self._ack(key, received, "accepted", started) for received in pending.received]
         if reply is not None:
             self._reply(outcome, reply, partition, pending.spring_correlation, record_headers.trace_of(pending.headers))
-        record = LedgerRecord("outcome", pending.reply_id, *self._written, row, acks, outcome)
-        self._ledger(pending.correlation_id, record)
+        self._ledger(key, LedgerRecord("outcome", pending.reply_id, *self._written, row, acks, outcome))
         self.figures.decided(outcome, len(acks))
 
     def invalid(self, record: Record, error: DittoError, topic: TopicPath | None, address: ReplyAddress) -> None:
@@ -158,19 +149,9 @@ class Writer:
         answer = envelopes.error_envelope(error, thing_id=thing_id, channel=channel, headers={"correlation-id": key})
         reply = envelopes.encode(answer)
         reply_topic, partition = self._topics.destination(address.topic, address.partition, len(reply))
+        identity, at = ledger.reply_id(key, self._topics.signals, record.partition, record.offset), record.timestamp
         outcome = OutcomeRow(
-            correlation_id=key,
-            thing_id=thing_id,
-            status=error.status,
-            completed_by="invalid",
-            requested=(),
-            missing=[],
-            started_at=record.timestamp,
-            decided_at=record.timestamp,
-            latency_ms=0,
-            reply_id=ledger.reply_id(key, self._topics.signals, record.partition, record.offset),
-            reply_topic=reply_topic,
-            reply=msgspec.Raw(reply),
+            key, thing_id, error.status, "invalid", (), [], at, at, 0, identity, reply_topic, Raw(reply)
         )
         trace = record_headers.checked_trace(record.headers.get(record_headers.TRACEPARENT))
         self._reply(outcome, reply, partition, address.spring_correlation, trace)
@@ -209,9 +190,10 @@ class Writer:
 
         ``pending``: the request for their latency, ``None``: without latency; ``note``: why they are invalid.
         """
-        for disposed in entries:
-            if disposed[1] != "accepted":
-                row = self._ack(correlation_id, disposed, pending, note)
+        started = None if pending is None else pending.started_at
+        for received, disposition in entries:
+            if disposition != "accepted":
+                row = self._ack(correlation_id, received, disposition, started, note)
                 self._ledger(correlation_id, LedgerRecord("ack", row.id, *self._written, acks=[row]))
                 self.figures.dispositions[row.disposition] += 1
 
@@ -224,17 +206,9 @@ class Writer:
         self.figures.dead_letters[code] += 1
         reason, identity = reason[:REASON_CHARACTERS], self._identity(record)
         correlation_id = None if is_too_long(record.correlation_id or "") else record.correlation_id
-        row = DeadLetterRow(
-            reason,
-            correlation_id,
-            self._sources[record.source],
-            record.partition,
-            record.offset,
-            record.timestamp,
-            record.key,
-            record.value,
-            truncated=record.value is not None and record.size > len(record.value),
-        ).cut()
+        cut = record.value is not None and record.size > len(record.value)
+        place = self._sources[record.source], record.partition, record.offset, record.timestamp
+        row = DeadLetterRow(reason, correlation_id, *place, record.key, record.value, truncated=cut).cut()
         written = LedgerRecord("dead-letter", identity, *self._written, dead_letter=row)
         self._ledger(correlation_id or identity, written)
         self.size += len(record.value or b"")
@@ -255,31 +229,23 @@ class Writer:
         self.emissions.append(Emission(outcome.reply_topic or self._topics.replies, key, reply, *own))
 
     def _ledger(self, key: str, record: LedgerRecord) -> None:
-        value = ledger.encode(record)
+        # a buffer of its own would grow, and move, several times
+        ledger.encode_into(record, self._buffer)
+        value = bytes(self._buffer)
         for part in (value,) if len(value) <= self._limit else ledger.divide(record, self._limit):
             self.size += len(part)
             self.emissions.append(Emission(self._topics.ledger, key.encode(), part))
 
     def _ack(
-        self, correlation_id: str, disposed: Disposed, pending: Pending | None, reason: str | None = None
+        self, key: str, received: Received, found: AckDisposition, started_at: int | None, reason: str | None = None
     ) -> AckRow:
-        received, disposition = disposed
-        latency = None if pending is None else max(0, received.timestamp - pending.started_at)
+        """Return the row of an acknowledgement; ``started_at``: of its request, if it has one."""
+        at, payload, own = received.timestamp, received.payload, received
         return AckRow(
-            correlation_id=correlation_id,
-            label=received.label,
-            status=received.status,
-            weak=received.weak,
-            received_at=received.timestamp,
-            latency_ms=latency,
-            disposition=disposition,
-            topic=self._sources[received.source],
-            partition=received.partition,
-            offset=received.offset,
-            index=received.index,
-            payload=msgspec.UNSET if received.payload is None else msgspec.Raw(received.payload),
-            reason=reason,
-        )
+            key, own.label, own.status, own.weak, at, None if started_at is None else max(0, at - started_at), found,
+            self._sources[own.source], own.partition, own.offset, own.index, UNSET if payload is None else Raw(payload),
+            reason,
+        )  # fmt: skip
 
 
 NAME = "correlate"
@@ -297,7 +263,9 @@ class RequestFigures:
 
     def decided(self, outcome: OutcomeRow, accepted: int) -> None:
         """Count a decision, and the acknowledgements that it took into account."""
-        times = self._decided.setdefault((outcome.completed_by, outcome.status // 100), array("q"))
+        key = outcome.completed_by, outcome.status // 100
+        if (times := self._decided.get(key)) is None:
+            times = self._decided[key] = array("q")
         times.append(outcome.started_at)
         times.append(outcome.latency_ms)
         if accepted:

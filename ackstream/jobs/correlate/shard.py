@@ -9,16 +9,17 @@ its own timestamp, and only the watermark lets time pass. No record stops it (:f
 from __future__ import annotations
 
 import logging
-import time
+from collections import defaultdict
 from functools import partial
 from itertools import chain
+from time import time_ns
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
 from ackstream.jobs.correlate import decision
-from ackstream.jobs.correlate.pending import HOT_BYTES, PendingRequests
+from ackstream.jobs.correlate.pending import HOT_BYTES, PendingRequests, UndeclaredAnswers
 from ackstream.jobs.correlate.readings import RecordReader
 from ackstream.jobs.correlate.state import (
     ACKS,
@@ -36,10 +37,8 @@ from ackstream.jobs.correlate.state import (
     record_entry,
     stores,
 )
-from ackstream.observe.metrics import DEADLINE, EARLY_ACKS, OLDEST_REQUEST, OPEN_REQUESTS
-from ackstream.protocol.ditto.labels import DeclaredTimes
+from ackstream.observe.metrics import EARLY_ACKS
 from ackstream.protocol.record_headers import REPLY_ID
-from ackstream.settings.base import ENDLESS
 from ackstream.spark.records import BUDGET, Share, Shelf, guarded
 
 if TYPE_CHECKING:
@@ -54,11 +53,9 @@ if TYPE_CHECKING:
     from ackstream.settings import Correlate
     from ackstream.spark.pieces import PieceEntry, PieceStore
 
-    _Closing = tuple[Pending, Decide, int, SignalRow | None]
-    """A request that ends, its decision, the time of the decision, and its signal row if it is not recorded yet."""
-
 log = logging.getLogger(__name__)
 R = TypeVar("R", Record, Pending)
+_NEVER = -(2**63)
 
 
 class CorrelateShard:
@@ -79,23 +76,19 @@ class CorrelateShard:
             read first
         :param store: for open requests that are idle for long; ``None``: all are in the state
         """
-        self._topics = topics
-        self._reply_bytes = topics.value_bytes
+        self._topics, self._reply_bytes = topics, topics.value_bytes
         self._reader = RecordReader(limits, topics)
         self._writer = writer
         self._orphan_hold_ms = limits.orphan_hold
         self._recent_memory_ms = limits.recent_memory
-        self._stores = stores(store)
-        self._restore(ShardState())
-        self._decided: dict[int, int] = {}
-        # by correlation-id, with the id of the signal
-        self._unrecorded: dict[str, tuple[str, SignalRow]] = {}
-        self._following: list[tuple[Iterable[Record], Callable[[Record], None]]] = []
         self._refuses = limits.refuse_undeclared
         self._slack_ms = slack_ms if self._refuses else 0
-        # all declarations before this time have been read
-        self._declared_until = 0
-        self._waiting: set[str] = set()
+        self._stores = stores(store)
+        self._restore(ShardState())
+        self._following: list[tuple[Iterable[Record], Callable[[Record], None]]] = []
+        # of one hash: ids and rows of signals that are not recorded yet; the end of the claim that was decided last
+        self._unrecorded: dict[str, tuple[str, SignalRow]] = {}
+        self._claimed = _NEVER
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore the state returned by :meth:`dump`, of a version that :func:`decode_state` can read."""
@@ -105,14 +98,13 @@ class CorrelateShard:
         requests, held, undeclared = self._stores
         self._pending = PendingRequests(requests, state.open)
         self._held = Shelf(held, state.held)
-        self._undeclared = Shelf(undeclared, state.undeclared)
+        self._undeclared = UndeclaredAnswers(undeclared, state, self._slack_ms)
         self._recent = Recent(self._recent_memory_ms, state.recent)
-        self._declared = DeclaredTimes(state.declared)
 
     def dump(self) -> tuple[int, bytes] | None:
         """Return version and blob; ``None`` if nothing is left to remember."""
-        shelves = (self._pending.dump(), self._held.dump(HOT_BYTES), self._undeclared.dump(HOT_BYTES))
-        state = ShardState(*shelves, self._recent.dump(), self._declared.spans)
+        shelves = (self._pending.dump(), self._held.dump(HOT_BYTES), self._undeclared.shelf.dump(HOT_BYTES))
+        state = ShardState(*shelves, self._recent.dump(), self._undeclared.times.spans)
         if not (any(shelves) or state.recent or state.declared):
             return None
         return STATE_VERSION, encode(state)
@@ -121,23 +113,19 @@ class CorrelateShard:
         """Put aside during a batch all that is more than a state may have."""
         self._pending.put_aside()
         self._held.trim(HOT_BYTES)
-        self._undeclared.trim(HOT_BYTES)
+        self._undeclared.shelf.trim(HOT_BYTES)
 
     @property
     def next_timeout(self) -> int | None:
         """The earliest time (epoch milliseconds) that changes something once the watermark passes it."""
-        times = (self._pending.next_deadline, self._held.next_time, self._undeclared.next_time)
+        times = (self._pending.next_deadline, self._held.next_time, self._undeclared.shelf.next_time)
         return min((time + self._slack_ms for time in times if time is not None), default=None)
 
     def measure(self, tally: Tally) -> None:
         """Set the gauges of the open requests, and add the counts since the start."""
-        tally.set(OPEN_REQUESTS, value=len(self._pending))
+        self._pending.measure(tally)
         tally.set(EARLY_ACKS, value=len(self._held))
-        if len(self._pending) and (deadline := self._pending.next_deadline) is not None:
-            tally.set(DEADLINE, value=deadline / 1000)
-        if (start := self._pending.oldest_start) is not None:
-            tally.set(OLDEST_REQUEST, value=start / 1000)
-        self._writer.figures.measure(tally, time.time_ns() // 1_000_000)
+        self._writer.figures.measure(tally, time_ns() // 1_000_000)
 
     def process(self, share: Share[Record], watermark: int) -> Iterator[None]:
         """Process the records of a batch, then let time pass; pause when the emissions so far should be handed over.
@@ -147,23 +135,27 @@ class CorrelateShard:
         watermark -= self._slack_ms
         if self._refuses:
             self._declare(share, watermark)
-        for number, records in enumerate(share):
-            if not records:
-                continue
+        # a later part of a share may have records that are in time
+        passed = watermark if share.whole else _NEVER
+        for number, records in enumerate(filter(None, share)):
             if number:
-                yield from self._record_signals()
                 self._put_aside()
-            hashes = np.unique(np.fromiter((record.hash for record in records), np.int64, len(records)))
-            self._decided = self._recent.look_up(hashes)
+            groups = defaultdict[int, list[Record]](list)
+            for record in records:
+                groups[record.hash].append(record)
+            hashes = np.sort(np.fromiter(groups, np.int64, len(groups)))
+            decided = self._recent.look_up(hashes)
             self._pending.look_up(hashes)
             self._held.look_up(hashes)
-            for _ in self._take(records, self._process):
-                self._put_aside()
-                yield
+            # hash by hash: all about a request is done before the next one displaces it from the processor's caches
+            for found, own in groups.items():
+                self._claimed = decided.get(found, _NEVER)
+                for _ in self._fold(own, self._process, passed):
+                    self._put_aside()
+                    yield
         for _ in self._expire(watermark):
             self._recent.dump()
             yield
-        yield from self._record_signals()
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -181,13 +173,18 @@ class CorrelateShard:
                 pending.size = 0
                 yield
 
-    def _record_signals(self) -> Iterator[None]:
-        """Record the signals whose requests stay open."""
+    def _fold(self, records: Iterable[R], decide: Callable[[R], None], passed: int) -> Iterator[None]:
+        """Process the records of one hash; let time pass for its requests, and keep those that stay open."""
+        yield from self._take(records, decide)
+        if not self._pending.opened:
+            self._pending.opened = None
+            return
+        while (due := self._pending.due(passed)) is not None:
+            yield from self._take([due], self._close)
         for signal_id, row in self._unrecorded.values():
             self._writer.record_signal(signal_id, row)
-            if self._writer.size > BUDGET:
-                yield
-        self._unrecorded = {}
+        self._unrecorded.clear()
+        self._pending.close()
 
     def _refuse(self, record: Record | Pending, error: Exception) -> None:
         if isinstance(record, Pending):
@@ -195,20 +192,26 @@ class CorrelateShard:
             raise error
         self._writer.fail(record, error, self._reader.address(record)[0])
 
-    def _process(self, record: Record) -> None:
+    def _process(self, record: Record, *, early: bool = False) -> None:
+        """Decide a record; ``early``: an answer that was held for its request, which is open now."""
         if record.source == SIGNALS:
             self._open(record)
         elif record.source != DECLARATIONS:
-            self._answer(record)
+            pending = self._pending.find(record)
+            if pending is None or self._refuses or (received := self._reader.usual_ack(record, pending)) is None:
+                self._answer(record, early=early)
+                return
+            pending.received.append(received)
+            if len(pending.received) == len(pending.request.awaited):
+                self._close(pending, decision.ACKNOWLEDGED, record.timestamp)
 
     def _open(self, record: Record) -> None:
         """Open a request, or record a signal that awaits nothing, or whose correlation-id is in use."""
-        key = record.correlation_id
-        pending = self._pending.find(key, record.hash)
+        pending = self._pending.find(record)
         if pending is not None and record.timestamp > self._recent.end(pending):
             # a new use of the id: it starts when the old one is decided, in any order of reading
             pending.successors.append(record)
-        elif pending is not None or record.timestamp <= self._decided.get(record.hash, -1):
+        elif pending is not None or record.timestamp <= self._claimed:
             self._writer.duplicate(record)
         else:
             signal_id, row, opened = self._reader.signal_of(record)
@@ -216,10 +219,10 @@ class CorrelateShard:
                 self._writer.record_signal(signal_id, row)
                 return
             key = opened.correlation_id
-            self._pending.add(opened)
+            self._pending.of(record.hash)[key] = opened
             self._unrecorded[key] = (signal_id, row)
             if held := self._held.take(record.hash):
-                self._following.append((self._early(key, held), partial(self._answer, early=True)))
+                self._following.append((self._early(key, held), partial(self._process, early=True)))
 
     def _early(self, key: str, held: Iterable[PieceEntry]) -> Iterator[Record]:
         """Return the early answers to a request, in their order."""
@@ -232,49 +235,52 @@ class CorrelateShard:
                 self._held.add([record_entry(record, entry.time)])
         return chain.from_iterable(share)
 
-    def _answer(self, record: Record, *, early: bool = False) -> None:
-        """Count an answer for its request, let it wait, or record why it does not count.
-
-        ``early``: it was held for its request, which is open now.
-        """
+    def _answer(self, record: Record, *, early: bool) -> None:
+        """Count an answer for its request, let it wait, or record why it does not count."""
         reading = self._reader.answer_of(record)
         key = reading.correlation_id
-        judged = (None if early else self._barred(reading, record)) or self._match(key, record)
+        judged = (None if early else self._barred(reading, record)) or self._match(record)
         if isinstance(judged, Pending):
             applied = decision.apply(judged, reading, record)
             self._writer.unused(key, applied.received, judged, applied.note)
             # nothing fails from here on
             judged.received += [received for received, found in applied.received if found == "accepted"]
             judged.note = applied.note or judged.note
-            self._pending.size += record.size
             if applied.decide is not None:
                 self._close(judged, applied.decide, max(record.timestamp, judged.started_at))
         elif judged == "held":
             self._held.add([record_entry(record, record.timestamp + self._orphan_hold_ms)])
         elif judged == "waiting":
-            self._waiting.add(key)
-            self._undeclared.add([record_entry(record, record.timestamp)])
+            self._undeclared.wait(key, record)
         else:
             self._writer.unmatched(reading, judged)
 
-    def _match(self, key: str, record: Record) -> Pending | AckDisposition | Literal["held"]:
+    def _barred(self, reading: AckReading, record: Record) -> Literal["unrequested", "undeclared", "waiting"] | None:
+        """Return why an answer does not count for any request; ``waiting``: the declaration of its label may follow."""
+        if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
+            # the twin reports an error even if its command awaits nothing
+            return "unrequested"
+        if not self._refuses:
+            return None
+        labels = [received.label for received in reading.received if record.source == ACKS and reading.kind == "acks"]
+        return self._undeclared.judge(reading.correlation_id, labels, record.timestamp)
+
+    def _match(self, record: Record) -> Pending | AckDisposition | Literal["held"]:
         """Return the request that an answer is for, or why it does not count; ``held``: its request may follow."""
-        pending = self._pending.find(key, record.hash)
+        pending = self._pending.find(record)
         if pending is not None and pending.started_at > record.timestamp:
             # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
-            if record.timestamp <= self._decided.get(record.hash, -1):
+            if record.timestamp <= self._claimed:
                 return "late"
             if pending.started_at > record.timestamp + self._orphan_hold_ms:
                 return "orphan"
         if pending is None or record.timestamp > pending.deadline:
-            end = self._decided.get(record.hash) if pending is None else self._recent.end(pending)
-            return "held" if end is None or record.timestamp > end else "late"
+            end = self._claimed if pending is None else self._recent.end(pending)
+            return "held" if record.timestamp > end else "late"
         if record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
             # of another command with the same correlation-id, such as a copy of the request
             return "unrequested"
         return pending
-
-    # -- declared labels ----------------------------------------------------------------------------------------------
 
     def _declare(self, share: Share[Record], watermark: int) -> None:
         """Take in the declarations; add the records that have waited for one, and may now count or be refused.
@@ -286,58 +292,25 @@ class CorrelateShard:
             for record in records:
                 if record.source == DECLARATIONS:
                     declared = True
-                    guarded(record, self._declare_labels, self._refuse, (self._writer.emissions,))
+                    guarded(record, self._undeclared.declare, self._refuse, (self._writer.emissions,))
                 else:
                     hashes.add(record.hash)
-        self._declared_until, self._waiting = watermark, set()
-        if not len(self._undeclared):
-            return
-        for entry in self._undeclared.due(ENDLESS if declared else watermark):
-            share.add([decode_record(entry.body)], len(entry.body))
-            hashes.add(entry.hash)
-        self._undeclared.look_up(np.array(sorted(hashes), np.int64))
-        for found in sorted(hashes):
-            for entry in self._undeclared.take(found):
-                share.add([decode_record(entry.body)], len(entry.body))
-
-    def _declare_labels(self, record: Record) -> None:
-        self._declared.apply(record.value, record.timestamp - self._slack_ms)
-
-    def _barred(self, reading: AckReading, record: Record) -> Literal["unrequested", "undeclared", "waiting"] | None:
-        """Return why an answer does not count for any request; ``waiting``: the declaration of its label may follow.
-
-        All later answers of its correlation-id wait behind it: which of them count, and which complete the request,
-        must not depend on when a declaration is read.
-        """
-        if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
-            # the twin reports an error even if its command awaits nothing
-            return "unrequested"
-        if not self._refuses:
-            return None
-        if reading.correlation_id in self._waiting:
-            return "waiting"
-        own = reading.received if record.source == ACKS and reading.kind == "acks" else ()
-        if all(self._declared.covers(received.label or "", record.timestamp) for received in own):
-            return None
-        return "undeclared" if record.timestamp < self._declared_until else "waiting"
+        for body in self._undeclared.release(hashes, watermark, declared=declared):
+            share.add([decode_record(body)], len(body))
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _expire(self, watermark: int) -> Iterator[None]:
         """End the requests whose deadline has passed, then the holds of early acknowledgements, which are orphans."""
-        yield from self._take(self._pending.expired(watermark), self._time_out)
+        for pending in self._pending.expired(watermark):
+            if pending.successors:
+                # no record of this batch needs to have their hash
+                self._held.look_up(np.array([pending.hash]))
+            yield from self._fold([pending], self._close, watermark)
         held = (decode_record(entry.body) for entry in self._held.due(watermark))
         yield from self._take(held, partial(self._release, watermark))
         self._recent.forget(watermark)
-        self._declared.forget(watermark)
-
-    def _time_out(self, pending: Pending) -> None:
-        # its successors ask for it alone, and a million requests may expire
-        self._decided = {}
-        if pending.successors:
-            # no record of this batch needs to have their hash
-            self._held.look_up(np.array([pending.hash]))
-        self._close(pending, decision.time_out, pending.deadline)
+        self._undeclared.times.forget(watermark)
 
     def _release(self, watermark: int, record: Record) -> None:
         """Record an early acknowledgement as an orphan, unless the hold has been made longer since it began."""
@@ -348,24 +321,27 @@ class CorrelateShard:
             # under limits that were lowered since it was held it may be unreadable now
             self._writer.unmatched(self._reader.answer_of(record), "orphan")
 
-    def _close(self, pending: Pending, decide: Decide, decided_at: int) -> None:
-        """Answer a request, with an error if that fails."""
+    def _close(self, pending: Pending, decide: Decide = decision.time_out, decided_at: int | None = None) -> None:
+        """Answer a request, at its deadline if no time is given, and with an error if that fails."""
         key = pending.correlation_id
-        self._pending.remove(key)
-        self._decided[pending.hash] = self._recent.remember(pending)
+        del self._pending.of(pending.hash)[key]
+        self._claimed = self._recent.remember(pending)
         _, row = self._unrecorded.pop(key, (None, None))
-        closing = pending, decide, decided_at, row
+        closing = pending, decide, pending.deadline if decided_at is None else decided_at, row
         guarded(closing, self._reply, self._reply_with_error, (self._writer.emissions,))
         if pending.successors:
             self._following.append((pending.successors, self._process))
 
-    def _reply(self, closing: _Closing) -> None:
+    def _reply(self, closing: tuple[Pending, Decide, int, SignalRow | None]) -> None:
+        """Write the answer to a request that ends, and record its signal with it, if that is not recorded yet."""
         pending, decide, decided_at, row = closing
-        decided = decision.shorten(pending, decide(pending), self._reply_bytes)
+        decided = decide(pending)
+        if len(decided.reply) > self._reply_bytes:
+            decided = decision.shorten(pending, decided, self._reply_bytes)
         to = self._topics.destination(pending.reply_topic, pending.reply_partition, len(decided.reply))
         self._writer.outcome(pending, decided, to, decided_at, row)
 
-    def _reply_with_error(self, closing: _Closing, error: Exception) -> None:
+    def _reply_with_error(self, closing: tuple[Pending, Decide, int, SignalRow | None], error: Exception) -> None:
         pending, _, decided_at, _ = closing
         key = pending.correlation_id
         log.error("The request %s cannot be answered", key, exc_info=error, extra={"correlation_id": key})

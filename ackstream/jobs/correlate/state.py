@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ackstream.protocol.ditto.aggregates import AckText
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.ditto.requests import Request
 from ackstream.spark.pieces import PieceEntry
@@ -21,6 +20,7 @@ from ackstream.spark.records import Shelf, Shelved
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ackstream.protocol.ditto.aggregates import AckText
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.spark.operator import State
     from ackstream.spark.pieces import PieceStore
@@ -52,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     headers: dict[str, bytes] = {}
 
 
-class Received(msgspec.Struct, frozen=True, array_like=True):
+class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An accepted acknowledgement (JSON text) with the coordinates of its record; an error has no label."""
 
     label: str | None
@@ -72,9 +72,7 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
         data = None if ack.payload is msgspec.UNSET else bytes(ack.payload)
         # a starred call would cost as much as all else here
         at, partition, offset = record.timestamp, record.partition, record.offset
-        return cls(
-            ack.label, ack.status, data, bytes(ack.headers), at, partition, offset, index, ack.weak, record.source
-        )
+        return cls(ack.label, ack.status, data, ack.headers, at, partition, offset, index, ack.weak, record.source)
 
     @classmethod
     def whole(cls, record: Record, answer: Envelope, label: str | None) -> Received:
@@ -83,13 +81,8 @@ class Received(msgspec.Struct, frozen=True, array_like=True):
         at, partition, offset = record.timestamp, record.partition, record.offset
         return cls(label, answer.status or 500, payload, b"{}", at, partition, offset, 0, source=record.source)
 
-    def text(self) -> AckText:
-        """Return the acknowledgement without coordinates."""
-        payload = msgspec.UNSET if self.payload is None else msgspec.Raw(self.payload)
-        return AckText(self.label or "", self.status, payload, msgspec.Raw(self.headers))
 
-
-class Pending(msgspec.Struct, array_like=True):
+class Pending(msgspec.Struct, array_like=True, gc=False):
     """An open request; times in epoch milliseconds of event time."""
 
     correlation_id: str

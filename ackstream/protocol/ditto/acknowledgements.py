@@ -48,9 +48,12 @@ class Acknowledgement(msgspec.Struct):
         return self.headers.get(names.WEAK_ACK) is True
 
 
+SUCCESSES = frozenset(range(OK, 300))
+
+
 def is_success(status: int) -> bool:
     """Return whether an HTTP status is 200 to 299; 1xx and 3xx are not successes."""
-    return OK <= status < 300  # noqa: PLR2004 - the class of successes
+    return status in SUCCESSES
 
 
 def acknowledgement(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, acknowledgement, is_success
+from ackstream.protocol.ditto.acknowledgements import OK, SUCCESSES, Acknowledgement, acknowledgement
 from ackstream.protocol.ditto.envelopes import (
     JSON_CONTENT_TYPE,
     PROTOCOL_CONTENT_TYPE,
@@ -26,14 +26,14 @@ from ackstream.protocol.ditto.envelopes import (
     check_storable,
     decode,
     raw,
-    write,
 )
-from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS, TEXTS, reply_headers
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS, ORIGINATOR, TEXTS, reply_headers
 from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
 from ackstream.protocol.ditto.requests import Request, read_request
-from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.topics import UNKNOWN_THING, TopicPath
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.json import MAX_DEPTH, UNREADABLE
+from ackstream.protocol.record_headers import with_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -59,13 +59,13 @@ class AckText(msgspec.Struct, frozen=True):
     label: str
     status: int
     payload: Raw | UnsetType
-    headers: Raw
+    headers: bytes
     weak: bool = False
 
 
 def write_text(ack: Acknowledgement) -> AckText:
     """Return an acknowledgement with its headers as JSON text."""
-    return AckText(ack.label, ack.status, ack.payload, raw(ack.headers), ack.weak)
+    return AckText(ack.label, ack.status, ack.payload, _encode(ack.headers), ack.weak)
 
 
 def headers_text(headers: Mapping[str, Any]) -> Raw:
@@ -77,24 +77,36 @@ def combined_status(statuses: Sequence[int]) -> int:
     """Return the status of an aggregate: that of its one entry; of several 200 if all are 2xx, else 424; else 200."""
     if len(statuses) == 1:
         return statuses[0]
-    return OK if all(map(is_success, statuses)) else FAILED_DEPENDENCY
+    return OK if SUCCESSES.issuperset(statuses) else FAILED_DEPENDENCY
 
 
 def write_aggregate(
-    entries: Sequence[AckText], *, thing_id: str | None, channel: str | None, headers: Raw
+    entries: Sequence[Any], *, thing_id: str | None, channel: str | None, headers: Raw | bytes
 ) -> tuple[int, bytes]:
     """Write an aggregate; return its status and its text. If a label occurs twice, the last entry stays."""
-    # ``thing_id``: None if unknown; ``channel``: live, or anything else for twin; ``headers``: headers_text() of the
-    # request
+    # ``entries``: AckText, or others with its fields, whose payload may be None; ``thing_id``: None if unknown;
+    # ``channel``: live, or anything else for twin; ``headers``: headers_text() of the request
     status = combined_status([ack.status for ack in entries])
     if len(entries) == 1:
         headers = raw(read_text(entries[0].headers) | read_text(headers))
-    # headers without entries are left out
-    empty = len(_NO_HEADERS)
-    value = {
-        ack.label: Entry(ack.status, ack.payload, ack.headers if len(ack.headers) > empty else UNSET) for ack in entries
-    }
-    return status, write(str(TopicPath.of(thing_id, channel, "acks")), headers, "/", raw(value), status)
+    namespace, _, name = (thing_id or UNKNOWN_THING).partition(":")
+    topic = _encode(f"{namespace}/{name}/things/{'live' if channel == 'live' else 'twin'}/acks")
+    parts, separator = [b'{"topic":', topic, b',"headers":', headers, b',"path":"/","value":{'], b""
+    for ack in {ack.label: ack for ack in entries}.values():
+        parts += (separator, _beginning(ack.label, ack.status))
+        if ack.payload:
+            parts += (b',"payload":', ack.payload)
+        # headers without entries are left out
+        if len(ack.headers) > len(_NO_HEADERS):
+            parts += (b',"headers":', ack.headers)
+        separator = b"},"
+    parts.append(b'%b},"status":%d}' % (separator[:1], status))
+    return status, b"".join(parts)
+
+
+@lru_cache(maxsize=4096)
+def _beginning(label: str, status: int) -> bytes:
+    return b'%b:{"status":%d' % (_encode(label), status)
 
 
 def write_acks(
@@ -140,37 +152,45 @@ _WRITTEN_PLACEHOLDER = _encode(_PLACEHOLDER)
 
 # longer headers are read, but not remembered
 _REMEMBERED_BYTES = 1_024
+_REMEMBERED_TOPIC = 256
 
 
-def read_single(data: bytes, correlation_id: str) -> tuple[TopicPath, AckText] | None:
+def read_single(data: bytes, correlation_id: str) -> tuple[str, str, int, Raw | UnsetType, bytes, bool] | None:
     """Read an acknowledgement ``…/acks/label`` with a status whose headers have the correlation-id of its record."""
-    # returns its topic path and itself; None for everything else, right or wrong
+    # returns the thing's id, and the fields of AckText; None for everything else, right or wrong
     try:
-        check_parts(data)
         wire = _decode_wire(data)
         if wire.value is not UNSET:
             # a raw value is copied unchecked
             _decode_value(wire.value)
-        check_depth(data)
-        topic = TopicPath.parse(wire.topic)
-        label, status = topic.subject, wire.status
-        if topic.criterion != "acks" or label is None or topic.channel is None or label in BUILT_IN:
+        if len(data) > 2 * MAX_DEPTH:
+            check_parts(data)
+            check_depth(data)
+        namespace, entity, suffix = wire.topic.split("/", 2)
+        label = _single_label(suffix) if len(suffix) <= _REMEMBERED_TOPIC else None
+        if label is None or not (namespace and entity) or not STATUS_MIN <= wire.status <= STATUS_MAX:
             return None
-        if not STATUS_MIN <= status <= STATUS_MAX:
-            return None
-        parse_label(label)
         own = _encode(correlation_id)
         before, _, after = bytes(wire.headers).partition(_NAME)
-        after = after.lstrip(b" ")
+        if after.startswith(b" "):
+            after = after.lstrip(b" ")
         if not after.startswith(own) or len(before) + len(after) > _REMEMBERED_BYTES:
             return None
         shape = _ack_shape(before, after[len(own) :])
-    except (DittoError, *UNREADABLE):
+    except (DittoError, ValueError, *UNREADABLE):
         return None
     if shape is None:
         return None
     before, after, weak = shape
-    return topic, AckText(label, status, wire.value, Raw(b"".join((before, own, after))), weak)
+    return f"{namespace}:{entity}", label, wire.status, wire.value, b"".join((before, own, after)), weak
+
+
+@lru_cache(maxsize=4096)
+def _single_label(suffix: str) -> str | None:
+    """Return the label that ends a topic path, if that is the one of a single acknowledgement of a subscriber."""
+    topic = TopicPath.parse(f"ns/name/{suffix}")
+    single = topic.criterion == "acks" and topic.subject not in (None, *BUILT_IN) and topic.channel is not None
+    return parse_label(topic.subject or "") if single else None
 
 
 @lru_cache(maxsize=4096)
@@ -182,7 +202,7 @@ def _ack_shape(before: bytes, after: bytes) -> tuple[bytes, bytes, bool] | None:
     except OverflowError:
         return None
     written = write_text(acknowledgement("shape", STATUS_MIN, headers=headers))
-    parts = bytes(written.headers).split(_WRITTEN_PLACEHOLDER)
+    parts = written.headers.split(_WRITTEN_PLACEHOLDER)
     # the correlation-id may not be a header of its own, or occur in another one
     return (parts[0], parts[1], written.weak) if len(parts) == 2 else None  # noqa: PLR2004 - it occurs once
 
@@ -190,6 +210,7 @@ def _ack_shape(before: bytes, after: bytes) -> tuple[bytes, bytes, bool] | None:
 # -- requests of a known shape -----------------------------------------------------------------------------------------
 
 _SOME_TEXT = "text"
+_TEXT = {str}
 
 
 def answered(request: Request, correlation_id: str) -> tuple[Request, bytes]:
@@ -198,72 +219,79 @@ def answered(request: Request, correlation_id: str) -> tuple[Request, bytes]:
     return msgspec.structs.replace(request, headers=own), bytes(headers_text(request.headers | own))
 
 
+class _Signal(msgspec.Struct, forbid_unknown_fields=True):
+    topic: str
+    headers: dict[str, Any]
+    path: str
+    value: Raw | UnsetType = UNSET
+
+
+_decode_signal = msgspec.json.Decoder(_Signal).decode
+
+
 def read_shaped(
-    envelope: Envelope, correlation_id: str, default_timeout_ms: int, max_timeout_ms: int
-) -> tuple[Request, bytes] | None:
-    """Return what :func:`answered` does of a request as ``read_request`` reads it; ``None`` for everything unusual."""
-    # ``envelope``: a small one; headers of its shape are remembered; ``correlation_id``: of the record, not too long
-    headers, topic = envelope.headers, envelope.topic
-    same = headers.get(CORRELATION_ID, correlation_id) == correlation_id
-    if envelope.status is not None or not same or not correlation_id:
-        return None
-    names = tuple(headers)
-    texts, typed, spelled = _names(names)
-    if not spelled:
-        return None
-    for name in texts:
-        if type(headers[name]) is not str:
-            return None
-    values = [headers[name] for name in typed]
+    data: bytes, correlation_id: str, default_timeout_ms: int, max_timeout_ms: int, traceparent: bytes | None = None
+) -> tuple[Request, bytes, str | None, dict[str, Any], Raw | UnsetType, bool] | None:
+    """Read a request as ``decode``, ``read_request`` and :func:`answered` do; ``None`` for everything unusual."""
+    # ``data``: small; headers of its shape are remembered; ``correlation_id``, ``traceparent``: of the record; returns
+    # also the channel of its topic path, all its headers, its value, and whether one of the headers names the sender
     try:
-        shape = _shape(
-            (topic.group, topic.channel, topic.criterion, topic.action, topic.subject is None, topic.stream_action),
-            names,
-            default_timeout_ms,
-            max_timeout_ms,
-            *map(_comparable, values),
-        )
-    except (DittoError, TypeError):
-        # wrong, or of a type that cannot be compared
+        wire = _decode_signal(data)
+        if wire.value is not UNSET:
+            # a raw value is copied unchecked
+            _decode_value(wire.value)
+        check_depth(data)
+        headers = wire.headers if traceparent is None else with_trace(wire.headers, traceparent)
+        namespace, entity, suffix = wire.topic.split("/", 2)
+        names = tuple(headers)
+        texts, typed, usual, sender = _names(names)
+        if not (usual and namespace and entity and correlation_id) or len(suffix) > _REMEMBERED_TOPIC:
+            return None
+        if headers.get(CORRELATION_ID, correlation_id) != correlation_id:
+            return None
+        for name in texts:
+            if type(headers[name]) is not str:
+                return None
+        values = [headers[name] for name in typed]
+        for place, value in enumerate(values):
+            # of anything but texts it cannot be compared, because [1] equals [True]
+            if type(value) is list and {*map(type, value)} <= _TEXT:
+                values[place] = tuple(value)
+        shape = _shape(suffix, names, default_timeout_ms, max_timeout_ms, *values)
+    except (DittoError, TypeError, ValueError, OverflowError, *UNREADABLE):
         return None
-    like, repeated, own = shape
+    like, channel, repeated, own = shape
     answer = repeated.copy()
     for name in own:
         answer[name] = headers[name]
     answer[CORRELATION_ID] = correlation_id
-    thing_id, identity = None if like.thing_id is None else topic.thing_id, {CORRELATION_ID: correlation_id}
-    request = msgspec.structs.replace(
-        like, thing_id=thing_id, headers=identity, subject=topic.subject, path=envelope.path
-    )
-    return request, _encode(answer)
-
-
-def _comparable(value: Any) -> Any:
-    """Return a list of texts as a tuple; one of anything else stays as it is, because ``[1]`` equals ``[True]``."""
-    return tuple(value) if type(value) is list and all(type(item) is str for item in value) else value
+    thing_id, identity = f"{namespace}:{entity}" if like.thing_id else None, {CORRELATION_ID: correlation_id}
+    request = msgspec.structs.replace(like, thing_id=thing_id, headers=identity, path=wire.path)
+    return request, _encode(answer), channel, headers, wire.value, sender
 
 
 @lru_cache(maxsize=4096)
-def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool, bool]:
     """Return the names with any text, those whose values matter, and whether all known ones are in lower case."""
+    # and whether one names the sender
     texts = tuple(name for name in names if name in TEXTS or name not in DEFINITIONS)
     typed = tuple(name for name in names if name not in texts and name != CORRELATION_ID)
-    return texts, typed, all(name in DEFINITIONS or name.lower() not in DEFINITIONS for name in names)
+    spelled = all(name in DEFINITIONS or name.lower() not in DEFINITIONS for name in names)
+    return texts, typed, spelled, ORIGINATOR in names
 
 
 @lru_cache(maxsize=4096, typed=True)
 def _shape(
-    topic: tuple[Any, ...], names: tuple[str, ...], default_timeout_ms: int, max_timeout_ms: int, *values: Any
-) -> tuple[Request, dict[str, Any], tuple[str, ...]]:
+    suffix: str, names: tuple[str, ...], default_timeout_ms: int, max_timeout_ms: int, *values: Any
+) -> tuple[Request, str | None, dict[str, Any], tuple[str, ...]]:
     """Read a request like those of a shape, with the values of the headers that are no texts."""
-    # returns it, the headers that an aggregate repeats, and the names of those with the values of each request
-    group, channel, criterion, action, whole, stream_action = topic
-    texts, typed, _ = _names(names)
+    # returns it, the channel of its topic path, the headers that an aggregate repeats, and the names of those with the
+    # values of each request
+    texts, typed, *_ = _names(names)
     known = {name: list(value) if type(value) is tuple else value for name, value in zip(typed, values, strict=True)}
-    headers = {name: known.get(name, _SOME_TEXT) for name in names}
-    path = TopicPath("ns", "name", group, channel, criterion, action, None if whole else _SOME_TEXT, stream_action)
-    request = read_request(
-        Envelope(path, headers), default_timeout_ms=default_timeout_ms, max_timeout_ms=max_timeout_ms
-    )
+    check_storable(known)
+    envelope = Envelope(TopicPath.parse(f"ns/name/{suffix}"), {name: known.get(name, _SOME_TEXT) for name in names})
+    request = read_request(envelope, default_timeout_ms=default_timeout_ms, max_timeout_ms=max_timeout_ms)
     repeated = read_text(answered(request, _SOME_TEXT)[1])
-    return request, repeated, tuple(name for name in texts if name in repeated and name != CONTENT_TYPE)
+    own = tuple(name for name in texts if name in repeated and name != CONTENT_TYPE)
+    return request, envelope.topic.channel, repeated, own

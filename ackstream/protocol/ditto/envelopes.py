@@ -116,11 +116,6 @@ def encode(envelope: Envelope) -> bytes:
     )
 
 
-def write(topic: str, headers: Raw, path: str, value: Raw, status: int) -> bytes:
-    """Write an envelope whose parts are JSON texts already."""
-    return _encode_json(_Wire(topic=topic, headers=headers, path=path, value=value, status=status))  # type: ignore[arg-type]
-
-
 def check_storable(value: object) -> None:
     """Raise ``OverflowError`` for a JSON value that no binary form can store: an integer beyond 64 bits."""
     msgspec.msgpack.encode(value)

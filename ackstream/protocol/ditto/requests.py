@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.topics import TopicPath
 
 
-class Request(msgspec.Struct, frozen=True, array_like=True):
+class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The parts of a command or message that correlation needs.
 
     ``thing_id`` is ``None`` if it does not concern a thing; ``channel`` is ``twin`` or ``live``; ``awaited`` are the

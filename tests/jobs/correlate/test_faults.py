@@ -136,7 +136,7 @@ def test_an_unforeseen_error_of_an_acknowledgement_is_a_dead_letter_and_does_not
     run.feed(log.command(1, requested_acks=["a-ack"]))
     with monkeypatch.context() as context:
         context.setattr(*where, _breaks)
-        run.feed(log.ack(2, "a-ack", 503))
+        run.feed(log.acks(2, "a-ack", status=503))
     assert run.reasons() == ["internalerror: There was an internal error (ZeroDivisionError). Its cause is in the log."]
     assert run.replies() == []
     run.feed(log.ack(3, "a-ack", 204))

@@ -39,7 +39,7 @@ NOW_MS = 20_000
 
 
 def _measured(monkeypatch: pytest.MonkeyPatch, records: list[Record], watermark: int) -> tuple[Tally, Writer]:
-    monkeypatch.setattr(shard_module.time, "time_ns", lambda: NOW_MS * 1_000_000)
+    monkeypatch.setattr(shard_module, "time_ns", lambda: NOW_MS * 1_000_000)
     writer = Writer(TOPICS, "query", 0)
     shard = CorrelateShard(Correlate(), TOPICS, writer)
     process(shard, records, watermark)

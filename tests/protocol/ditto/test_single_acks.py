@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.acknowledgements import read_ack
-from ackstream.protocol.ditto.aggregates import AckText, read_single, write_text
+from ackstream.protocol.ditto.aggregates import AckText, write_text
+from ackstream.protocol.ditto.aggregates import read_single as read
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.errors import DittoError
 from tests.harness.envelopes import HEADERS, odd
@@ -60,6 +61,16 @@ def acks(draw: st.DrawFn) -> tuple[bytes, str]:
         at, what = draw(spoilers)
         data = data[:at] + what + data[at + draw(st.integers(0, 1)) :]
     return data, own if draw(st.integers(0, 9)) else draw(st.sampled_from(IDS))
+
+
+def read_single(data: bytes, correlation_id: str) -> tuple[TopicPath, AckText] | None:
+    found = read(data, correlation_id)
+    if found is None:
+        return None
+    thing_id, *ack = found
+    topic = decode(data).topic
+    assert topic.thing_id == thing_id
+    return topic, AckText(*ack)
 
 
 def general(data: bytes) -> tuple[TopicPath, AckText]:
