@@ -25,12 +25,11 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from rich.console import Console
 
 from ackstream.kafka.topics import ensure_topics
-from ackstream.local.broker import Broker
 from ackstream.settings import Kafka, Local, Settings
 from benchmarks.addressing.plan import Plan, Sent, judge, number_in, waits
 from benchmarks.addressing.remotes import ID, REMOTES
+from benchmarks.node import running
 from benchmarks.pages import RESULTS, show
-from tests.harness.ports import free_ports
 from tests.harness.processes import Program
 from tests.harness.waiting import eventually
 
@@ -68,7 +67,7 @@ class Run:
         ensure_topics(settings, SYSTEM)
         brokers = directory / kind
         brokers.mkdir(exist_ok=True)
-        self._remote = stack.enter_context(closing(remote(self._plan, brokers, self._kafka)))
+        self._remote = stack.enter_context(closing(remote(self._plan, brokers)))
         # of an earlier run
         (directory / f"connect-{kind}.log").unlink(missing_ok=True)
         connection = self._remote.connection | {"max_attempts": min(load.max_attempts, remote.max_attempts)}
@@ -190,10 +189,7 @@ def main() -> int:
     failed: list[str] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ackstream-addresses-")))
-        port, controller_port = free_ports(2)
-        broker = Broker(Settings(local=Local(data=directory / "broker", port=port, controller_port=controller_port)))
-        broker.start(console)
-        stack.callback(broker.stop)
+        broker = stack.enter_context(running(Local(), console))
         logs = arguments.logs or directory
         logs.mkdir(parents=True, exist_ok=True)
         for kind in arguments.transports or REMOTES:

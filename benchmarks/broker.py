@@ -1,26 +1,17 @@
-"""The broker of a benchmark: started on free ports, filled, counted."""
+"""The broker of a benchmark: filled, counted."""
 
 from __future__ import annotations
 
-import socket
-import tempfile
 import time
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ackstream.kafka.topics import TOPICS
-from ackstream.local.broker import Broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from rich.console import Console
-
-    from ackstream.settings import Settings
 
 PATIENCE_SECONDS = 30
 HEARTBEAT = (
@@ -28,30 +19,6 @@ HEARTBEAT = (
     b'"value":{}}'
 )
 """A command that awaits nothing and has no correlation-id."""
-
-
-@contextmanager
-def running(settings: Settings, console: Console) -> Iterator[str]:
-    """Run a Kafka of our own for the time of the block, on ports that are free now; the value is its address."""
-    port, controller_port = free_ports(2)
-    with tempfile.TemporaryDirectory(prefix="ackstream-bench-kafka-") as directory:
-        changes = {"data": Path(directory), "port": port, "controller_port": controller_port}
-        local = settings.local.model_copy(update=changes)
-        broker = Broker(settings.model_copy(update={"local": local}))
-        broker.start(console)
-        try:
-            yield broker.bootstrap
-        finally:
-            broker.stop()
-
-
-def free_ports(number: int) -> list[int]:
-    """Return ports that are free now, all different."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def producer(bootstrap: str, **more: Any) -> Producer:

@@ -24,8 +24,9 @@ from ackstream.kafka.topics import TOPICS, ensure_topics
 from ackstream.local import jars
 from ackstream.settings import Settings, load
 from ackstream.spark.session import session
-from benchmarks import broker, pages
+from benchmarks import pages
 from benchmarks.broker import Offsets
+from benchmarks.node import running
 from benchmarks.pages import RESULTS, machine, show
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def main(name: str, measure: Callable[[Bench], dict[str, Any]], *, kafka: bool =
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"ackstream-bench-{name}-")))
         bootstrap = arguments.bootstrap
         if kafka and bootstrap is None:
-            bootstrap = stack.enter_context(broker.running(load(), console))
+            bootstrap = stack.enter_context(running(load().local, console)).bootstrap
         base = load()
         base = _with(base, kafka={"bootstrap": bootstrap or base.kafka.bootstrap}, local={"data": directory})
         bench = Bench(name, base, directory, arguments.small, console)

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ackstream.local.broker import Broker
-from ackstream.settings import Kafka, Local, Settings
+from ackstream.settings import Kafka, Local
+from benchmarks.node import running
 from benchmarks.pages import RESULTS
 from benchmarks.progress import percentiles
 from benchmarks.soaking import probe
@@ -34,7 +34,6 @@ from benchmarks.soaking.load import ANSWERS, Requests
 from benchmarks.soaking.probe import Probe
 from benchmarks.soaking.series import growing, judge, plot, read, rounded, write
 from tests.harness import programs
-from tests.harness.ports import free_ports
 from tests.harness.processes import Program
 from tests.harness.storm import LABEL, QUEUE, TOPIC, Storm, lines
 from tests.harness.waiting import eventually
@@ -42,6 +41,7 @@ from tests.harness.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ackstream.local.broker import Broker
     from benchmarks.soaking.series import Sample
 
 LOGS = Path(".ackstream", "soak")
@@ -302,10 +302,7 @@ def run(minutes: float, rate: float | None, console: Console) -> dict[str, Any]:
     warm_up = min(WARM_UP, minutes / 6)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ackstream-soak-")))
-        port, controller_port = free_ports(2)
-        broker = Broker(Settings(local=Local(data=directory / "broker", port=port, controller_port=controller_port)))
-        broker.start(console)
-        stack.callback(broker.stop)
+        broker = stack.enter_context(running(Local(), console))
         soak = Soak(Kafka(bootstrap=broker.bootstrap, topic_prefix="soak-"), directory, stack)
         # what the programs said is all that is left to explain an end
         LOGS.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -23,12 +24,11 @@ from proton.utils import BlockingConnection
 from ackstream.connectivity.transports.amqp10_link import Node
 from benchmarks.addressing.plan import Arrived, Plan, number_in
 from tests.harness.brokers import artemis, qpid
+from tests.harness.cluster import Cluster
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from ackstream.settings import Kafka
 
 TOPICS = ["_/_/things/twin/events"]
 ID = "plant"
@@ -48,7 +48,7 @@ class HttpService:
     max_attempts = 12
     outage = True
 
-    def __init__(self, plan: Plan, _directory: Path, _kafka: Kafka) -> None:
+    def __init__(self, plan: Plan, _directory: Path) -> None:
         self.arrived: list[Arrived] = []
         self.attempts: Counter[int] = Counter()
         # the part of the requests that it answers with 500
@@ -116,13 +116,13 @@ class Broker:
     plan = small = Plan()
     target = "{{ header:address }}"
 
-    def __init__(self, plan: Plan, directory: Path, kafka: Kafka) -> None:
+    def __init__(self, plan: Plan, directory: Path) -> None:
         self.arrived: list[Arrived] = []
         self.attempts: Counter[int] = Counter()
         self.failing = 0.0
         self._plan, self._ended = plan, threading.Event()
         with ExitStack() as stack:
-            self._open(directory, kafka, stack)
+            self._open(directory, stack)
             thread = threading.Thread(target=self._consume, daemon=True)
             thread.start()
             stack.callback(thread.join)
@@ -140,7 +140,7 @@ class Broker:
         targets = [{"address": self.target, "topics": TOPICS}]
         return {"id": ID, "type": self.kind, "targets": targets, **self.settings}
 
-    def _open(self, directory: Path, kafka: Kafka, stack: ExitStack) -> None:
+    def _open(self, directory: Path, stack: ExitStack) -> None:
         """Start the broker, create the addresses, and fill that which takes no more."""
         raise NotImplementedError
 
@@ -169,7 +169,7 @@ class Amqp10(Broker):
     def settings(self) -> dict[str, Any]:
         return {"port": self._broker.amqp}
 
-    def _open(self, directory: Path, _kafka: Kafka, stack: ExitStack) -> None:
+    def _open(self, directory: Path, stack: ExitStack) -> None:
         self._broker = stack.enter_context(artemis(directory))
         with closing(BlockingConnection(f"amqp://127.0.0.1:{self._broker.amqp}", timeout=30)) as sender:
             for address in (self._plan.never_taken, self._plan.never_settled):
@@ -206,7 +206,7 @@ class Mqtt(Broker):
     def settings(self) -> dict[str, Any]:
         return {"port": self._broker.mqtt}
 
-    def _open(self, directory: Path, _kafka: Kafka, stack: ExitStack) -> None:
+    def _open(self, directory: Path, stack: ExitStack) -> None:
         self._broker = stack.enter_context(artemis(directory))
         self._client = self._connect("bench/#", stack)
         # its queue is full once it has one message for a client that is away
@@ -258,7 +258,7 @@ class Amqp091(Broker):
     def settings(self) -> dict[str, Any]:
         return {"port": self._broker.amqp}
 
-    def _open(self, directory: Path, _kafka: Kafka, stack: ExitStack) -> None:
+    def _open(self, directory: Path, stack: ExitStack) -> None:
         self._broker = stack.enter_context(qpid(directory))
         parameters = pika.ConnectionParameters("127.0.0.1", self._broker.amqp, heartbeat=0)
         self._connection = stack.enter_context(closing(pika.BlockingConnection(parameters)))
@@ -280,7 +280,7 @@ class Amqp091(Broker):
 
 
 class OtherKafka(Broker):
-    """Topics on the same broker; one has fewer replicas than a record needs."""
+    """A cluster whose third node is dead: the topic that it shares has fewer replicas in sync than a record needs."""
 
     kind = "kafka"
     plan = Plan(unsettled=None, good="bench-{index}", full="full-{index}")
@@ -288,16 +288,21 @@ class OtherKafka(Broker):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"bootstrap": self._kafka.bootstrap}
+        return {"bootstrap": self._cluster.bootstrap}
 
-    def _open(self, _directory: Path, kafka: Kafka, stack: ExitStack) -> None:
-        self._kafka = kafka
-        made: dict[str, Any] = {text: {"num_partitions": 1, "replication_factor": 1} for text in self._plan.texts}
-        made[self._plan.never_taken] |= {"configs": {"min.insync.replicas": "2"}}
-        admin = stack.enter_context(closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)))
+    def _open(self, directory: Path, stack: ExitStack) -> None:
+        self._cluster, never = Cluster(directory, 3, stack), self._plan.never_taken
+        servers = self._cluster.bootstrap
+        made = {text: _topic(1 + number % 2) for number, text in enumerate(self._plan.taken)} | {never: _topic(1, 3)}
+        admin = stack.enter_context(closing(KafkaAdminClient(bootstrap_servers=servers)))
         admin.create_topics(made)
         admin.wait_for_topics(list(made))
-        self._consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, enable_auto_commit=False)
+        self._cluster.nodes[2].signal(SIGKILL)
+        eventually(
+            lambda: admin.describe_topics([never])[0]["partitions"][0]["isr_nodes"] == [1],
+            "a smaller set of replicas in sync",
+        )
+        self._consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
         stack.callback(self._consumer.close)
         self._consumer.assign([TopicPartition(text, 0) for text in self._plan.taken])
         self._consumer.seek_to_beginning()
@@ -307,6 +312,11 @@ class OtherKafka(Broker):
             for records in self._consumer.poll(timeout_ms=100).values():
                 for record in records:
                     self._take(record.topic, record.value)
+
+
+def _topic(*nodes: int) -> dict[str, Any]:
+    """Return a topic of one partition, a record of which needs all of these nodes."""
+    return {"assignments": {0: list(nodes)}, "configs": {"min.insync.replicas": str(len(nodes))}}
 
 
 REMOTES: dict[str, Any] = {each.kind: each for each in (HttpService, Amqp10, Mqtt, Mqtt5, Amqp091, OtherKafka)}

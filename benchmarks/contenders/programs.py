@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ackstream.local import jars, machine
-from benchmarks import broker
+from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +91,7 @@ def _quix(processes: int, place: Place) -> list[list[str]]:
 
 def _bytewax(processes: int, place: Place) -> list[list[str]]:
     kafka = place.settings.kafka
-    addresses = [f"localhost:{port}" for port in broker.free_ports(processes)] if processes > 1 else []
+    addresses = [f"localhost:{port}" for port in free_ports(processes)] if processes > 1 else []
     return [
         [
             sys.executable, "-m", "benchmarks.contenders.bytewax", "--bootstrap", kafka.bootstrap,
