@@ -257,7 +257,7 @@ def check_reader(storm: Storm) -> Iterator[str]:
     confirmed_before_a_run = set()
     for began, found in runs:
         yield from single(f"samples in the run of the reader that began at {began}", found)
-        before = _samples(ack for ack in acks if ack.writer == "p1" and ack.epoch < began)
+        before = _samples(ack for ack in acks if ack.writer == "p1" and ack.epoch < began * 1_000)
         confirmed_before_a_run |= before
         yield from compare(f"samples of the run {began} that were confirmed before", before & set(found), ())
     if len(runs) > 1 and not confirmed_before_a_run:
