@@ -21,15 +21,15 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (2_003, 9),
-    "protocol": (6_486, 30),
-    "kafka": (2_016, 8),
+    "protocol": (6_483, 30),
+    "kafka": (2_022, 8),
     "spark": (3_308, 12),
     "lake": (1_767, 9),
     "jobs": (10_569, 38),
-    "client": (10_322, 40),
+    "client": (10_319, 40),
     "observe": (1_459, 7),
     "gateway": (5_634, 22),
-    "connectivity": (4_387, 15),
+    "connectivity": (4_380, 15),
     "aio": (601, 2),
     "testing": (798, 4),
     "local": (1_310, 5),
@@ -40,7 +40,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 53_095, 212
+LINES, MODULES = 53_088, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")

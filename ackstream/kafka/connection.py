@@ -119,10 +119,8 @@ class PartitionAssignment:
         ``consumer``: with auto_offset_reset earliest; ``addressed``: the topic of which only the partition of the name
         is read. Raises KafkaError: the broker went away.
         """
-        self._consumer = consumer
-        self._name = name
-        self._whole = tuple(whole)
-        self._addressed = addressed
+        self._consumer, self._name = consumer, name
+        self._whole, self._addressed = tuple(whole), addressed
         self._counts = self._partition_counts()
         self._assigned = self._wanted(self._counts)
         consumer.assign(sorted(self._assigned))

@@ -10,6 +10,7 @@ import gzip
 import io
 import logging
 import selectors
+import time
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -192,11 +193,22 @@ class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python 
 def keep_identity(producer: Any) -> None:
     """Let a producer always get an id from the broker again, without which it sends nothing."""
     # kafka-python 3.0.12 never requests another one after it has given up a record that may have been sent, nor if the
-    # broker does not answer in time
+    # broker does not answer in time; and it forgets the batches that it was about to send as it gave up the record
 
     # there is no public way
-    manager = producer._transaction_manager  # noqa: SLF001
+    manager, sender, batches = producer._transaction_manager, producer._sender, producer._accumulator  # noqa: SLF001
     reset, enqueue = manager.reset_producer_id, manager._enqueue_request  # noqa: SLF001
+    send = sender._send_producer_data  # noqa: SLF001
+
+    def send_or_put_back() -> float:
+        now = time.monotonic()
+        wait: float = send(now)
+        for batch in () if manager.has_producer_id() else batches._incomplete.all():  # noqa: SLF001
+            if batch.drained == now:
+                batches.reenqueue(batch)
+                sender._maybe_remove_from_inflight_batches(batch)  # noqa: SLF001
+                batches.muted.discard(batch.topic_partition)
+        return wait
 
     def renew() -> None:
         reset()
@@ -215,6 +227,7 @@ def keep_identity(producer: Any) -> None:
         enqueue(handler)
 
     manager.reset_producer_id, manager._enqueue_request = renew, repeat  # noqa: SLF001
+    sender._send_producer_data = send_or_put_back  # noqa: SLF001
 
 
 def producer_identity(producer: Any) -> str:

@@ -174,9 +174,8 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         oauth = self._oauth
         form = {"grant_type": "client_credentials"} | ({"scope": oauth.scope} if oauth.scope else {})
         # RFC 6749 2.3.1: both are encoded as in a form
-        login = b64encode(
-            f"{quote_plus(oauth.client_id)}:{quote_plus(revealed(oauth.client_secret))}".encode()
-        ).decode()
+        pair = f"{quote_plus(oauth.client_id)}:{quote_plus(revealed(oauth.client_secret))}"
+        login = b64encode(pair.encode()).decode()
         headers = {"Accept": "application/json", "Authorization": f"Basic {login}"}
         asked = request.Request(oauth.token_url, urlencode(form).encode(), headers)  # noqa: S310 - https, or loopback
         opener = request.build_opener(request.HTTPSHandler(context=oauth.tls.client_context()), _NoRedirects)

@@ -223,19 +223,15 @@ def replicas(admin: Any, topics: Iterable[str]) -> dict[TopicPartition, set[int]
 def largest_records(admin: Any, topics: Iterable[str]) -> dict[str, int]:
     """Return the record size limit, in bytes, of those topics (real names) that exist and may be written."""
     described = admin.describe_topics(list(topics)) if topics else []
-    found = [topic["name"] for topic in described if topic["error_code"] == 0 and _may_write(topic)]
+    operations = {topic["name"]: topic["authorized_operations"] for topic in described if topic["error_code"] == 0}
+    # some brokers do not report the operations
+    found = [name for name, known in operations.items() if known is None or ACLOperation.WRITE.name in known]
     if not found:
         return {}
     resources = [ConfigResource(ConfigResourceType.TOPIC, name, {MAX_BYTES: None}) for name in found]
     configs = admin.describe_configs(resources, config_filter="all")["topic"]
     # without the right to read it, the configuration is missing
     return {name: int(configs[name].get(MAX_BYTES, {"value": KAFKA_MAX_BYTES})["value"]) for name in found}
-
-
-def _may_write(topic: Mapping[str, Any]) -> bool:
-    # some brokers do not report the operations
-    operations = topic["authorized_operations"]
-    return operations is None or ACLOperation.WRITE.name in operations
 
 
 def of_topics(admin: Any, topics: Iterable[str]) -> list[TopicPartition]:

@@ -49,11 +49,8 @@ class DittoError(AckstreamError):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.error = error
-        self.message = message
-        self.description = description
-        self.href = href
-        self.extra = extra
+        self.error, self.message, self.description = error, message, description
+        self.href, self.extra = href, extra
 
     def to_dict(self) -> dict[str, Any]:
         """Return the error JSON in Ditto's order: status, error, message, description, href, further fields."""

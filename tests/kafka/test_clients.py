@@ -132,7 +132,12 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             assert config.keys() <= library.DEFAULT_CONFIG.keys()
             given.clear()
             given.update(config)
-            return SimpleNamespace(partitions_for=lambda _topic: {0}, _transaction_manager=TransactionManager())
+            return SimpleNamespace(
+                partitions_for=lambda _topic: {0},
+                _transaction_manager=TransactionManager(),
+                _sender=SimpleNamespace(_send_producer_data=None),
+                _accumulator=None,
+            )
 
         client.DEFAULT_CONFIG = library.DEFAULT_CONFIG  # type: ignore[attr-defined]
         return client

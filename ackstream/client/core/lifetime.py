@@ -67,8 +67,7 @@ class Lifetime:
     ) -> None:
         """Begin; ``end`` fails the futures and waits of the client, before ``on_error``; ``name``: in the log."""
         self.error: Exception | None = None
-        self.end = end
-        self._name = name
+        self.end, self._name = end, name
         self._on_error, self._on_connection = on_error, on_connection
         self._state: ConnectionState | None = None
         self._waiting = Lasting()

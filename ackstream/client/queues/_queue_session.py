@@ -88,8 +88,7 @@ class QueueSession:
         self._question = Alive(bind.queue, bind.consumer, (bind.session + 1) % 2**53)
         self._pause = self._ask_at = inf
         self.unanswered = True
-        self._last = 0
-        self._flow = flow
+        self._last, self._flow = 0, flow
         self._stopped, self._reported_stop = stopped, False
         # deliveries that have arrived and are not reported, and since when there are some
         self._unreported, self._since = 0, 0
@@ -100,8 +99,7 @@ class QueueSession:
         # when leases end: they begin with the report of the delivery, and anew with that of the handing out
         self._lease_ends: dict[str, int] = {}
         self._handed_out = self._reported_out = self._handings = 0
-        self._batches = batches
-        self._counts = counts
+        self._batches, self._counts = batches, counts
         self._outcomes = {"accepted", *bind.outcomes}
         self.bound: Bound | None = None
         self.over: Unbound | None = None

@@ -285,9 +285,7 @@ class ConfirmingPublisher(transport.TargetPublisher):
             while not self._closing.is_set():
                 self._turn()
             until = time.monotonic() + CLOSE_SECONDS
-            while self._accepted or not all(each.idle for each in self._unconfirmed()):
-                if time.monotonic() > until:
-                    break
+            while (self._accepted or not all(each.idle for each in self._unconfirmed())) and time.monotonic() <= until:
                 self._turn()
         except UnreachableError as lost:
             error = lost.__cause__ or lost
