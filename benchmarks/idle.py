@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ackstream.kafka.clients import connect_admin
-from ackstream.kafka.topics import ends, of_topics
+from ackstream.kafka.topics import ends, replicas
 from ackstream.lake import tables
 from benchmarks import common, starting
 from benchmarks.contenders.running import listener, members, processor
@@ -70,7 +70,7 @@ def _case(bench: Bench, name: str) -> dict[str, float]:
 def _wait(program: Program, settings: Settings, names: tuple[str, ...]) -> None:
     """Wait until jobs give signs of life, which they do from before their first batch on."""
     with connect_admin(settings.kafka) as admin:
-        leases = of_topics(admin, [settings.kafka.topic(f"{name}-lease") for name in names])
+        leases = replicas(admin, [settings.kafka.topic(f"{name}-lease") for name in names])
         eventually(lambda: alive([program]) and min(ends(admin, leases).values()) > 1, f"{program.name} to run")
 
 

@@ -21,12 +21,12 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (2_003, 9),
-    "protocol": (6_483, 30),
-    "kafka": (2_022, 8),
+    "protocol": (6_480, 30),
+    "kafka": (2_017, 8),
     "spark": (3_308, 12),
-    "lake": (1_767, 9),
-    "jobs": (10_569, 38),
-    "client": (10_319, 40),
+    "lake": (1_763, 9),
+    "jobs": (10_554, 38),
+    "client": (10_317, 40),
     "observe": (1_459, 7),
     "gateway": (5_634, 22),
     "connectivity": (4_380, 15),
@@ -40,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 53_088, 212
+LINES, MODULES = 53_058, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 35_029
+CORE_LINES = 34_999
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

@@ -234,11 +234,6 @@ def largest_records(admin: Any, topics: Iterable[str]) -> dict[str, int]:
     return {name: int(configs[name].get(MAX_BYTES, {"value": KAFKA_MAX_BYTES})["value"]) for name in found}
 
 
-def of_topics(admin: Any, topics: Iterable[str]) -> list[TopicPartition]:
-    """Return the partitions of topics (real names); raise a KafkaError for a missing topic: it is not an empty one."""
-    return list(replicas(admin, topics))
-
-
 def ids(admin: Any, topics: Iterable[str]) -> dict[str, str]:
     """Return the ids of existing topics (real names); no two topics ever have the same."""
     found = {topic["name"]: str(topic["topic_id"] or "") for topic in admin.describe_topics(list(topics))}

@@ -89,7 +89,7 @@ def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None)
         report = replace(report, files_before=files, bytes_before=size, files_after=files, bytes_after=size)
         if name == things.JOURNAL and before_ms is not None:
             prune(spark, lake, before_ms)
-        commits.retried(partial(_compact, table), COMPACTION_ATTEMPTS)
+        commits.retried(lambda: table.optimize().executeCompaction(), COMPACTION_ATTEMPTS)
         table.vacuum()
         files, size = _size(table)
         return replace(report, files_after=files, bytes_after=size)
@@ -97,10 +97,6 @@ def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None)
         # the other tables do not depend on it
         log.info("The table %s was not maintained", name, exc_info=True)
         return replace(report, failure=cause(error))
-
-
-def _compact(table: DeltaTable) -> None:
-    table.optimize().executeCompaction()
 
 
 def _size(table: DeltaTable) -> tuple[int, int]:

@@ -48,7 +48,7 @@ class TopicFeed(Closing):
             check_topics(self._consumer, kafka, reads=list(self.names))
             self._reader = TopicReader(self._consumer)
             # without a name Kafka describes all topics
-            self._partitions = kafka_topics.of_topics(self._admin, list(self.names)) if self.names else []
+            self._partitions = list(kafka_topics.replicas(self._admin, self.names)) if self.names else []
             self._consumer.assign(self._partitions)
             for partition, offset in offsets_since(self._consumer, self._partitions, max(0, since)).items():
                 self._consumer.seek(partition, offset)
@@ -189,7 +189,7 @@ class PlaneFeed(TopicFeed):
         groups = {job: self._settings.kafka.group_of(job) for job in jobs}
         topics = {job: [self._settings.kafka.topic(name) for name in JOBS[job]] for job in jobs}
         existing = {name for names in topics.values() for name in names} & self._existing
-        ends = kafka_topics.ends(self._admin, kafka_topics.of_topics(self._admin, sorted(existing))) if existing else {}
+        ends = kafka_topics.ends(self._admin, kafka_topics.replicas(self._admin, sorted(existing))) if existing else {}
         try:
             committed = self._admin.list_group_offsets(list(groups.values())) if groups else {}
         except RetriableError:

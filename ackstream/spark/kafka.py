@@ -112,7 +112,7 @@ def _starting_offsets(kafka: Kafka, starts: Mapping[str, Start]) -> str:
     if all(start == EARLIEST for start in starts.values()):
         return "earliest"
     with connect_admin(kafka) as admin:
-        known = kafka_topics.of_topics(admin, starts)
+        known = kafka_topics.replicas(admin, starts)
         latest = [partition for partition in known if starts[partition.topic] == LATEST]
         times = {name: start for name in known if isinstance(start := starts[name.topic], datetime)}
         ends = kafka_topics.ends(admin, [*latest, *times])

@@ -19,7 +19,7 @@ from ackstream.jobs.queues.endpoint import Endpoint
 from ackstream.jobs.queues.records import Arrival, ConsumerReport
 from ackstream.jobs.settle.records import REPORTS, STORED, TICK, ReportRecord
 from ackstream.jobs.settle.shard import SettleShard
-from ackstream.jobs.settle.state import decode
+from ackstream.jobs.settle.state import SettleState
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import encode_ack, write_stored
@@ -121,7 +121,8 @@ class SettleRoom(Room):
     def finish(self) -> None:
         settled, state = self._process([], FAR)
         self._note(settled)
-        early = {(record.partition, record.offset) for record in decode(*state).early} if state else set()
+        waiting = msgspec.msgpack.decode(state[1], type=SettleState).early if state else []
+        early = {(record.partition, record.offset) for record in waiting}
         self.expect(not early, "reports wait although all time has passed:", early)
         missing = [report for report in self._reports.values() if report not in self._confirmed]
         self.expect(not missing, "reports without a confirmation or a row:", missing[:5])

@@ -245,7 +245,7 @@ class Probe:
         settings, notes = self._settings, self._notes
         for note in notes.values():
             note.read()
-        ends = topics.ends(self._admin, topics.of_topics(self._admin, map(settings.kafka.topic, TOPICS)))
+        ends = topics.ends(self._admin, topics.replicas(self._admin, map(settings.kafka.topic, TOPICS)))
         records: Counter[str] = Counter()
         for partition, end in ends.items():
             records[partition.topic.removeprefix(settings.kafka.topic_prefix)] += end

@@ -191,7 +191,7 @@ def _wait(done: Callable[[], bool], healthy: Callable[[], None], seconds: float 
 def caught_up(client: Any, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[str, ...]]) -> bool:
     """Return whether each query has read its topics to the end, in order, since each writes the input of the next."""
     for query, names in queries.items():
-        ends = topics.ends(client, topics.of_topics(client, map(kafka.topic, names)))
+        ends = topics.ends(client, topics.replicas(client, map(kafka.topic, names)))
         consumed = consumed_offsets(query)
         if any(consumed.get(partition, 0) < end for partition, end in ends.items()):
             return False

@@ -377,7 +377,7 @@ def test_records_that_were_deleted_unread_stop_the_job_or_are_counted(
         for number in range(3):
             system.command(f"deleted-{number}", requested_acks=["a-ack"])
         with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
-            admin.delete_records(topics.ends(admin, topics.of_topics(admin, [kafka.topic("signals")])))
+            admin.delete_records(topics.ends(admin, topics.replicas(admin, [kafka.topic("signals")])))
         system.command("kept", requested_acks=["a-ack"])
         system.ack("kept", "a-ack")
         with system.correlate(spark) as query, pytest.raises(StreamingQueryException, match=DATA_LOSS):

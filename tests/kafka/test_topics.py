@@ -106,7 +106,7 @@ def test_a_topic_without_partitions_is_an_error_and_not_a_topic_without_records(
     described: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error, match="a"):
-        topics.of_topics(_admin(a=described), "a")
+        topics.replicas(_admin(a=described), "a")
 
 
 def _limited(limit: int, needed: int) -> None:

@@ -8,6 +8,7 @@ import deltalake
 import pytest
 from chispa import assert_df_equality
 from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaOptimizeBuilder
 
 from ackstream.errors import InputError, SettingsError, StartError
 from ackstream.jobs.archive.job import ArchiveFold
@@ -17,8 +18,7 @@ from tests.lake import empty, records
 from tests.lake.changes import change, table
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaTable
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def test_small_files_become_one_and_no_row_is_lost(spark: SparkSession, lake: Lake) -> None:
@@ -44,17 +44,17 @@ def test_all_tables_are_maintained_with_the_settings_of_now_and_the_failure_of_o
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty.create(spark, lake)
-    attempts: list[DeltaTable] = []
-    real = maintenance._compact
+    attempts: list[DeltaOptimizeBuilder] = []
+    real = DeltaOptimizeBuilder.executeCompaction
 
-    def conflicting(table: DeltaTable) -> None:
-        attempts.append(table)
+    def conflicting(compaction: DeltaOptimizeBuilder) -> DataFrame:
+        attempts.append(compaction)
         # the second table conflicts each time, the third one once
         if 2 <= len(attempts) <= maintenance.COMPACTION_ATTEMPTS + 2:
             raise DeltaConcurrentModificationException("a file was removed")
-        real(table)
+        return real(compaction)
 
-    monkeypatch.setattr(maintenance, "_compact", conflicting)
+    monkeypatch.setattr(DeltaOptimizeBuilder, "executeCompaction", conflicting)
     day = Lake(path=lake.path, retention="24h")
     reports = maintenance.maintain(spark, Settings(lake=day))
     assert [(report.table, report.files_after, report.failure) for report in reports] == [

@@ -15,6 +15,7 @@ import msgspec
 
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, RequestError
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_issued
+from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import Envelope, decode, decoded
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, STATUS
@@ -215,8 +216,7 @@ class OpenRequests:
         self._open: dict[bytes, OpenRequest] = {}
         # keys, not requests: an answered one stays here until its time comes, and must not keep its reply in memory
         self._agenda: list[tuple[float, bytes]] = []
-        # a dict keeps the order of arrival
-        self._answered: dict[bytes, None] = {}
+        self._answered: Latest[bytes, None] = Latest(REMEMBERED)
         self._closed = False
 
     def __len__(self) -> int:
@@ -277,8 +277,6 @@ class OpenRequests:
             if request is None:
                 return None
             self._answered[reply_id] = None
-            if len(self._answered) > REMEMBERED:
-                del self._answered[next(iter(self._answered))]
             self.counts["answered"] += 1
             return request
 

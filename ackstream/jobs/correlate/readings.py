@@ -17,7 +17,7 @@ from kafka.errors import KafkaError
 from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
-from ackstream.kafka.topics import LIMITED, largest_records, of_topics
+from ackstream.kafka.topics import LIMITED, largest_records, replicas
 from ackstream.protocol import errors, ledger, record_headers
 from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.aggregates import answered, read_shaped, read_single, write_text
@@ -113,7 +113,7 @@ def look_up(kafka: Kafka, limits: Correlate, own: Iterable[str] = ()) -> _Found:
     with connect_admin(kafka) as admin:
         chosen = set(filter(limits.allows_reply_topic, admin.list_topics()))
         sizes = largest_records(admin, [*chosen, *own])
-        partitions = of_topics(admin, [kafka.topic("replies"), *chosen & sizes.keys()])
+        partitions = replicas(admin, [kafka.topic("replies"), *chosen & sizes.keys()])
         return sizes, Counter(partition.topic for partition in partitions)
 
 

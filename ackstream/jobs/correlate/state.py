@@ -132,7 +132,6 @@ encode = msgspec.msgpack.Encoder().encode
 decode_pending = msgspec.msgpack.Decoder(Pending).decode
 decode_head = msgspec.msgpack.Decoder(PendingHead).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
-_decode_state = msgspec.msgpack.Decoder(ShardState).decode
 
 
 def record_entry(record: Record, end: int) -> PieceEntry:
@@ -144,7 +143,7 @@ def decode_state(version: int, blob: bytes) -> ShardState:
     """Decode a shard's blob. Raises ValueError if this release cannot read the version."""
     if version != STATE_VERSION:
         raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
-    return _decode_state(blob)
+    return msgspec.msgpack.decode(blob, type=ShardState)
 
 
 BUCKETS = 8

@@ -63,10 +63,6 @@ class _EndpointState(msgspec.Struct, array_like=True):
     segments: list[Segment] = []
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_EndpointState).decode
-
-
 class Endpoint:
     """One queue and its consumers' sessions: :meth:`load`, a :meth:`process` per batch, :meth:`dump`.
 
@@ -93,7 +89,7 @@ class Endpoint:
         """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
         if version != STATE_VERSION:
             raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
-        state = _decode(blob)
+        state = msgspec.msgpack.decode(blob, type=_EndpointState)
         self._now, self._sessions = state.now, state.sessions
         self._locations.update(state.locations)
         self._segments.load(state.segments)
@@ -107,7 +103,8 @@ class Endpoint:
         queue, segments = self._queue.dump(), self._segments.dump()
         if queue is None:
             return None
-        return STATE_VERSION, _encode(_EndpointState(self._now, self._sessions, self._locations, queue, segments))
+        state = _EndpointState(self._now, self._sessions, self._locations, queue, segments)
+        return STATE_VERSION, msgspec.msgpack.encode(state)
 
     @property
     def next_timeout(self) -> int | None:

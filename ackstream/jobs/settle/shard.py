@@ -29,7 +29,7 @@ from ackstream.jobs.settle.records import (
     undelivered,
     writer_states,
 )
-from ackstream.jobs.settle.state import NEVER, EarlyReports, Presence, SettleState, Writers, decode, encode
+from ackstream.jobs.settle.state import NEVER, STATE_VERSION, EarlyReports, Presence, SettleState, Writers
 from ackstream.observe.metrics import OPEN_WRITERS, READERS
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
@@ -76,12 +76,14 @@ class SettleShard:
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
-        self._restore(decode(version, blob))
+        if version != STATE_VERSION:
+            raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
+        self._restore(msgspec.msgpack.decode(blob, type=SettleState))
 
     def dump(self) -> tuple[int, bytes]:
         """Return version and blob."""
         known = {"readers": self._readers, "early": self._early.records, "tick": self._ticked}
-        return encode(msgspec.structs.replace(self._writers.dump(), **known))
+        return STATE_VERSION, msgspec.msgpack.encode(msgspec.structs.replace(self._writers.dump(), **known))
 
     @property
     def next_timeout(self) -> int | None:

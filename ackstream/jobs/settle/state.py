@@ -96,20 +96,7 @@ class _SavedWriter(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(SettleState).decode
 _decode_writer: msgspec.msgpack.Decoder[_SavedWriter] = msgspec.msgpack.Decoder(_SavedWriter)
-
-
-def decode(version: int, blob: bytes) -> SettleState:
-    """Read the state of a shard. Raises ValueError if this release cannot read the version."""
-    if version != STATE_VERSION:
-        raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
-    return _decode(blob)
-
-
-def encode(state: SettleState) -> tuple[int, bytes]:
-    """Return version and blob of the state of a shard."""
-    return STATE_VERSION, _encode(state)
 
 
 class Writers:

@@ -337,7 +337,7 @@ class _Broker:
         monkeypatch.setattr(correlate_topics.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(correlate_topics, "connect_admin", lambda _: self)
         monkeypatch.setattr(correlate_topics, "largest_records", self._largest_records)
-        monkeypatch.setattr(correlate_topics, "of_topics", self._partitions)
+        monkeypatch.setattr(correlate_topics, "replicas", self._partitions)
 
     def __enter__(self) -> Self:
         return self

@@ -47,9 +47,9 @@ class Access:
 
     def replace(self, rules: Iterable[Rule]) -> None:
         """Apply these rules from now on; may be called in another thread."""
-        self._rules = tuple(rules)
+        self._rules = own = tuple(rules)
         # decisions about the others must be forgotten, too
-        self._of = lru_cache(maxsize=1_024)(self._rules_of)
+        self._of = lru_cache(1_024)(lambda subjects: tuple(rule for rule in own if _any(rule.subjects, subjects)))
 
     def may(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> bool:
         """Return whether one of the subjects has the permission at ``path`` and on everything below it."""
@@ -95,9 +95,6 @@ class Access:
                 if granted[: len(keys)] == keys:
                     below.append(granted[len(keys) :])
         return below
-
-    def _rules_of(self, subjects: tuple[str, ...]) -> tuple[Rule, ...]:
-        return tuple(rule for rule in self._rules if _any(rule.subjects, subjects))
 
 
 OPEN = Access([Rule(("*",), grant=("READ", "WRITE"), labels=("*",))])
