@@ -16,7 +16,7 @@ from delta.tables import DeltaTable
 from ackstream.errors import StartError
 from ackstream.jobs.twin import job
 from ackstream.jobs.twin.job import build_index
-from ackstream.lake import commits, maintenance, tables, things
+from ackstream.lake import maintenance, tables, things
 from ackstream.settings import Lake, Settings
 from tests.harness.waiting import eventually
 from tests.lake import empty
@@ -308,10 +308,10 @@ def test_a_thing_is_erased_beside_a_twin_that_writes_without_a_pause(
 
 
 def test_what_cannot_be_erased_today_is_told(spark: SparkSession, old: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    def conflict(_: object) -> None:
+    def conflict(*_: object) -> None:
         raise ConcurrentAppendException("a concurrent WRITE added data")
 
-    monkeypatch.setattr(commits, "retried", conflict)
+    monkeypatch.setattr(DeltaTable, "merge", conflict)
     with pytest.raises(StartError, match=r"changes of a:3 of today could not be erased; .* Erase it again tomorrow"):
         maintenance.erase(spark, old, "a:3")
 
