@@ -23,13 +23,13 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (2_003, 9),
     "protocol": (6_480, 30),
     "kafka": (2_017, 8),
-    "spark": (3_308, 12),
-    "lake": (1_763, 9),
-    "jobs": (10_554, 38),
+    "spark": (3_315, 12),
+    "lake": (1_764, 9),
+    "jobs": (10_545, 38),
     "client": (10_317, 40),
     "observe": (1_459, 7),
     "gateway": (5_634, 22),
-    "connectivity": (4_380, 15),
+    "connectivity": (4_384, 15),
     "aio": (601, 2),
     "testing": (798, 4),
     "local": (1_310, 5),
@@ -40,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 53_058, 212
+LINES, MODULES = 53_061, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_999
+CORE_LINES = 34_998
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

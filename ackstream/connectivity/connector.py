@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ackstream.client.core.labels import Labels
 from ackstream.connectivity.intake import Intake
@@ -228,7 +228,7 @@ class _Link:
         elif self._worker is not None and not self._worker.alive:
             # the sources continue: a restart would deliver, and execute, their messages in flight again
             fault = self._worker.fault
-            self._close_part("_worker")
+            self._close_worker()
             self._retry(fault)
         if now < self._open_at:
             return
@@ -267,8 +267,8 @@ class _Link:
         with ExitStack() as stack:
             # the connection opens without its labels, too: then its acknowledgements are rejected
             labels = Labels(stack, self._kafka, self._wanted, connection.id, required=False)
-            stack.callback(self._close_part, "_publisher")
-            stack.callback(self._close_part, "_worker")
+            stack.callback(self._close_publisher)
+            stack.callback(self._close_worker)
             self._begin_to_publish(labels)
             sources = []
             for index, settings in enumerate(connection.sources):
@@ -296,8 +296,12 @@ class _Link:
         sizes = list(self._replies.values())
         return self._stack is None or len(sizes) >= MAX_REPLIES or sum(sizes) >= MAX_REPLY_BYTES
 
-    def _close_part(self, name: Literal["_worker", "_publisher"]) -> None:
-        part = getattr(self, name)
-        setattr(self, name, None)
-        if part is not None:
-            part.close()
+    def _close_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def _close_publisher(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()

@@ -212,7 +212,8 @@ def newest_own_batch(names: Iterable[str], spark: SparkSession, settings: Settin
 
 
 def _prepare(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
-    (_adjust if DeltaTable.isDeltaTable(spark, path) else _create)(spark, table, path, wanted)
+    make = _adjust if DeltaTable.isDeltaTable(spark, path) else _create
+    make(spark, table, path, wanted)
 
 
 def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:

@@ -81,6 +81,13 @@ def excused(before: int, now: int, lease: int, since: int = 0) -> int:
     return max(0, now - max(before + lease // LOOKS, since))
 
 
+def read_state(state: type[R], own: int, version: int, blob: bytes) -> R:
+    """Decode the blob of a shard's state. Raises ValueError if its version is not ``own``, that of this release."""
+    if version != own:
+        raise ValueError(f"The state has version {version}; this release reads version {own}.")
+    return msgspec.msgpack.decode(blob, type=state)
+
+
 class Share(Generic[R]):
     """A shard's records of a batch, in order (:func:`in_order`), in parts of about :data:`BUDGET`.
 

@@ -7,6 +7,7 @@ stays encoded.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +16,7 @@ import numpy as np
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.ditto.requests import Request
 from ackstream.spark.pieces import PieceEntry
-from ackstream.spark.records import Shelf, Shelved
+from ackstream.spark.records import Shelf, Shelved, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -132,18 +133,12 @@ encode = msgspec.msgpack.Encoder().encode
 decode_pending = msgspec.msgpack.Decoder(Pending).decode
 decode_head = msgspec.msgpack.Decoder(PendingHead).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
+decode_state = partial(read_state, ShardState, STATE_VERSION)
 
 
 def record_entry(record: Record, end: int) -> PieceEntry:
     """Return the entry of a record that waits until its end."""
     return PieceEntry(record.hash, end, encode(record))
-
-
-def decode_state(version: int, blob: bytes) -> ShardState:
-    """Decode a shard's blob. Raises ValueError if this release cannot read the version."""
-    if version != STATE_VERSION:
-        raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
-    return msgspec.msgpack.decode(blob, type=ShardState)
 
 
 BUCKETS = 8

@@ -19,7 +19,7 @@ from ackstream.jobs.queues.state import MessageLocation, QueueState, Segment, Se
 from ackstream.observe.metrics import QUEUE_CONSUMERS, QUEUE_DEPTH, QUEUE_OLDEST
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
-from ackstream.spark.records import LOOKS, excused, guarded, timed
+from ackstream.spark.records import LOOKS, excused, guarded, read_state, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -87,9 +87,7 @@ class Endpoint:
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
-        if version != STATE_VERSION:
-            raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
-        state = msgspec.msgpack.decode(blob, type=_EndpointState)
+        state = read_state(_EndpointState, STATE_VERSION, version, blob)
         self._now, self._sessions = state.now, state.sessions
         self._locations.update(state.locations)
         self._segments.load(state.segments)

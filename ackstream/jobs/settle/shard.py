@@ -33,7 +33,7 @@ from ackstream.jobs.settle.state import NEVER, STATE_VERSION, EarlyReports, Pres
 from ackstream.observe.metrics import OPEN_WRITERS, READERS
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
-from ackstream.spark.records import LOOKS, excused, guarded, in_order
+from ackstream.spark.records import LOOKS, excused, guarded, in_order, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,9 +76,7 @@ class SettleShard:
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
-        if version != STATE_VERSION:
-            raise ValueError(f"The state has version {version}; this release reads version {STATE_VERSION}.")
-        self._restore(msgspec.msgpack.decode(blob, type=SettleState))
+        self._restore(read_state(SettleState, STATE_VERSION, version, blob))
 
     def dump(self) -> tuple[int, bytes]:
         """Return version and blob."""
