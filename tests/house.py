@@ -22,11 +22,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (2_003, 9),
     "protocol": (6_480, 30),
-    "kafka": (2_017, 8),
+    "kafka": (2_018, 8),
     "spark": (3_315, 12),
     "lake": (1_764, 9),
     "jobs": (10_545, 38),
-    "client": (10_317, 40),
+    "client": (10_316, 40),
     "observe": (1_459, 7),
     "gateway": (5_634, 22),
     "connectivity": (4_384, 15),

@@ -60,6 +60,8 @@ MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 60.0
 DELIVERY_SECONDS = 120.0
 CLOSE_SECONDS = 5.0
 BATCH_BYTES = 128 * 1024
+LINGER_MS = 2
+"""Records of one moment share a request: at less, each takes a turn of the sending thread from those that ask."""
 
 COMMITTED = "read_committed"
 _COMMON = {
@@ -97,7 +99,7 @@ def connect_producer(
     topic: str | None,
     *,
     delivery_timeout: float = DELIVERY_SECONDS,
-    linger_ms: int = 0,
+    linger_ms: int = LINGER_MS,
     transactional_id: str | None = None,
     transaction_timeout: float = 60.0,
 ) -> Any:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LINGER_MS = 2
 SEND_SECONDS = 120.0
 """The timeout of a producer of Java: a broker that restarts, or a leader that moves, is no error."""
 DRIVER_LINGER_MS = 5
@@ -65,7 +64,7 @@ class ClientConnection(TopicReader):
                 self.assignment = PartitionAssignment(self.consumer, self.name, whole=topics, addressed=self._addressed)
             except KafkaError as error:
                 raise clients.failure(kafka, error) from error
-            self.producer = clients.connect_producer(kafka, self._topic, linger_ms=LINGER_MS)
+            self.producer = clients.connect_producer(kafka, self._topic)
             stack.pop_all()
 
     def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> Any:

@@ -111,8 +111,7 @@ class Worker(Closing):
             progress = self._progress
             self._member = GroupMember(consumer, full, names, progress, progress.start, assignor, self._settle)
         try:
-            # with a linger the acknowledgements of one poll share a few produce requests
-            self._producer = connection.producer(answers, linger_ms=2)
+            self._producer = connection.producer(answers)
         except BaseException:
             self.reader.close()
             raise

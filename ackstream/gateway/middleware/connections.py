@@ -149,8 +149,8 @@ class MeteredConnection:
         self._protocol = None
 
     def write(self, data: bytes) -> None:
-        """Write data, and count them; after the end of a connection asyncio would log each."""
-        if self._transport.is_closing():
+        """Write data, if any, and count them; after the end of a connection asyncio would log each."""
+        if not data or self._transport.is_closing():
             return
         self.written += len(data)
         self._transport.write(data)
