@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 SEND_SECONDS = 120.0
 """The timeout of a producer of Java: a broker that restarts, or a leader that moves, is no error."""
-DRIVER_LINGER_MS = 5
 
 
 class ClientConnection(TopicReader):
@@ -169,9 +168,7 @@ class Outbox:
         """
         with self._lock:
             if self._producer is None:
-                self._producer = clients.connect_producer(
-                    self._kafka, None, delivery_timeout=self._seconds, linger_ms=DRIVER_LINGER_MS
-                )
+                self._producer = clients.connect_producer(self._kafka, None, delivery_timeout=self._seconds)
             until = time.monotonic() + self._seconds
             try:
                 sent = [self._queue(record, until) for record in records]

@@ -21,7 +21,7 @@ from kafka.errors import KafkaError
 
 from ackstream.client.errors import ForkedError
 from ackstream.kafka import clients
-from ackstream.kafka.clients import CLOSE_SECONDS, DELIVERY_SECONDS, LINGER_MS, RESEND_SECONDS, may_pass
+from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, may_pass
 from ackstream.kafka.connection import ClientConnection
 from ackstream.kafka.reader import TopicReader, check_topics
 from ackstream.settings import Kafka
@@ -155,10 +155,9 @@ class Connection:
             raise
         return consumer
 
-    def producer(self, topic: str, *, delivery_timeout: float = DELIVERY_SECONDS, linger_ms: int = LINGER_MS) -> Producer:
-        """Return a producer; parameters and errors are those of ``kafka.clients.connect_producer``."""
-        made = clients.connect_producer(self.kafka, topic, delivery_timeout=delivery_timeout, linger_ms=linger_ms)
-        return Producer(self.kafka, made)
+    def producer(self, topic: str, **options: Any) -> Producer:
+        """Return a producer; options and errors are those of ``kafka.clients.connect_producer``."""
+        return Producer(self.kafka, clients.connect_producer(self.kafka, topic, **options))
 
     def link(self, name: str, stop: threading.Event | None = None, **options: Any) -> ClientConnection:
         """Return the consumer and the producer of a named client; options and errors are those of that class."""
