@@ -140,10 +140,9 @@ def fill(template: str, values: dict[str, str]) -> str:
 def find(method: str, raw_path: str) -> Match:
     """Find the operation of a request below :data:`PREFIX`, HEAD that of GET; raises 404, or 405 for the method."""
     wanted = "GET" if method == "HEAD" else method
-    for operation, found in _at(raw_path):
-        if operation.method == wanted:
-            values = {name: _decoded(operation.template, name, text) for name, text in found.groupdict().items()}
-            return Match(operation, values)
+    for operation, found in _at(raw_path, wanted):
+        values = {name: _decoded(operation.template, name, text) for name, text in found.groupdict().items()}
+        return Match(operation, values)
     raise method_not_allowed(method, methods(raw_path))
 
 
@@ -155,11 +154,11 @@ def methods(raw_path: str) -> list[str]:
     return [*dict.fromkeys(found), *(("HEAD",) if "GET" in found else ()), "OPTIONS"]
 
 
-def _at(raw_path: str) -> Iterator[tuple[Operation, re.Match[str]]]:
+def _at(raw_path: str, method: str | None = None) -> Iterator[tuple[Operation, re.Match[str]]]:
     # a trailing slash is ignored
     path = raw_path.removesuffix("/")
     for operation, pattern in _PATTERNS:
-        if found := pattern.fullmatch(path):
+        if method in (None, operation.method) and (found := pattern.fullmatch(path)):
             yield operation, found
 
 
