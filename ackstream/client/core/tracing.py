@@ -45,8 +45,10 @@ def trace_sending(
     tracer = _tracer()
     if tracer is None:
         return []
-    from opentelemetry.trace import SpanKind, set_span_in_context  # noqa: PLC0415
+    from opentelemetry.trace import INVALID_SPAN, SpanKind, get_current_span, set_span_in_context  # noqa: PLC0415
 
+    if get_current_span() is INVALID_SPAN and _is_idle(tracer):
+        return []
     named = {**_messaging(topic, "send"), **attributes}
     span = tracer.start_span(f"send {topic}", kind=SpanKind[kind], attributes=named)
     carrier: dict[str, str] = {}
@@ -60,15 +62,11 @@ def traced(handle: Callable[[Any, W], None]) -> Callable[[Any, W], None]:
     tracer = _tracer()
     if tracer is None:
         return handle
-    from opentelemetry.trace import ProxyTracer, ProxyTracerProvider, SpanKind, get_tracer_provider  # noqa: PLC0415
-
-    # without a provider, which a program may set later
-    proxy = isinstance(tracer, ProxyTracer)
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415
 
     def handle_traced(record: Any, work: W) -> None:
         carrier = {name: value.decode("latin-1") for name, value in record.headers if name == TRACEPARENT and value}
-        if proxy and not carrier and isinstance(get_tracer_provider(), ProxyTracerProvider):
-            # a span that is in no trace would be dropped, and takes longer than all else here
+        if not carrier and _is_idle(tracer):
             handle(record, work)
             return
         with tracer.start_as_current_span(
@@ -80,6 +78,13 @@ def traced(handle: Callable[[Any, W], None]) -> Callable[[Any, W], None]:
             handle(record, work)
 
     return handle_traced
+
+
+def _is_idle(tracer: Tracer) -> bool:
+    """Return whether a span in no trace would be dropped, after more time than all else here takes: no provider yet."""
+    from opentelemetry.trace import ProxyTracer, ProxyTracerProvider, get_tracer_provider  # noqa: PLC0415
+
+    return isinstance(tracer, ProxyTracer) and isinstance(get_tracer_provider(), ProxyTracerProvider)
 
 
 @cache

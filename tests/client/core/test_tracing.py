@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import ProxyTracer, SpanKind, StatusCode
+from opentelemetry.trace import NonRecordingSpan, ProxyTracer, SpanContext, SpanKind, StatusCode, TraceFlags, use_span
 
 from ackstream.client import RequestTimeout
 from ackstream.client.core import tracing
@@ -139,6 +139,18 @@ def test_a_record_of_no_trace_is_handled_without_a_span_while_there_is_no_provid
         handle(SimpleNamespace(topic="signals", offset=offset, headers=headers), "work")
     assert handled == [0, 1]
     assert begun == ["process signals"]
+
+
+def test_without_a_provider_a_record_carries_the_trace_in_which_it_is_sent_if_there_is_one() -> None:
+    context = SpanContext(
+        0x4BF92F3577B34DA6A3CE929D0E0E4736, 0xF067AA0BA902B7, is_remote=True, trace_flags=TraceFlags(1)
+    )
+    future: Future[Any] = Future()
+    assert request(future) == []
+    # nothing waits for its end
+    assert not future._done_callbacks  # type: ignore[attr-defined]
+    with use_span(NonRecordingSpan(context)):
+        assert request(future) == [(TRACEPARENT, TRACE)]
 
 
 def test_a_receiver_handles_a_record_in_its_trace(spans: list[ReadableSpan]) -> None:
