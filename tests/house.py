@@ -23,13 +23,13 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (2_003, 9),
     "protocol": (6_480, 30),
     "kafka": (2_015, 8),
-    "spark": (3_315, 12),
+    "spark": (3_313, 12),
     "lake": (1_764, 9),
     "jobs": (10_545, 38),
     "client": (10_320, 40),
     "observe": (1_459, 7),
-    "gateway": (5_633, 22),
-    "connectivity": (4_384, 15),
+    "gateway": (5_630, 22),
+    "connectivity": (4_358, 15),
     "aio": (601, 2),
     "testing": (798, 4),
     "local": (1_310, 5),
@@ -40,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 53_061, 212
+LINES, MODULES = 53_030, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_999
+CORE_LINES = 34_997
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

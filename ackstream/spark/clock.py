@@ -17,7 +17,6 @@ key of its ticks; a query counts only those of its own run, up to their append t
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from ackstream.spark.batches import Work
     from ackstream.spark.operator import Told
 
-log = logging.getLogger(__name__)
 SILENT_SECONDS, SILENT_INTERVALS = 60.0, 60
 """A clock may fail for the longer of both before its job ends, as for the lease."""
 

@@ -342,5 +342,4 @@ def decode_value(encoded: bytes, offset: int) -> tuple[Any, int]:
 # pika has no other place to configure the decoding of headers
 data.decode_value = decode_value
 
-
 TRANSPORT = transport.Transport(Amqp091Publisher, Amqp091Source)

@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from proton import Delivery
 from proton.reactor import AtLeastOnce, AtMostOnce
 
+from ackstream.connectivity.transports import brokers
 from ackstream.connectivity.transports.amqp10_link import Link, Node, condition_text, proton_message, received_message
-from ackstream.connectivity.transports.brokers import (
-    POLL_SECONDS,
-    ConfirmingPublisher,
-    Confirms,
-    PushedSource,
-    RejectedError,
-)
+from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource, RejectedError
 from ackstream.connectivity.transports.transport import Published, Transport, not_published
 from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
@@ -154,7 +149,7 @@ class Amqp10Publisher(ConfirmingPublisher):
     def _turn(self) -> None:
         while self._accepted:
             self._send(*self._accepted.popleft())
-        self._link.turn(POLL_SECONDS)
+        self._link.turn(brokers.POLL_SECONDS)
         self._look()
 
     def _look(self) -> None:
@@ -173,7 +168,8 @@ class Amqp10Publisher(ConfirmingPublisher):
         link = self._links.pop(address, None)
         if link is None:
             if len(self._links) >= MAX_LINKS:
-                self._forget_idle()
+                for idle in [each for each, other in self._links.items() if other.confirms.idle][:1]:
+                    self._links.pop(idle).sender.close()
             link = self._attach(address, Confirms())
         self._links[address] = link
         link.confirms.add(message, done)
@@ -186,10 +182,6 @@ class Amqp10Publisher(ConfirmingPublisher):
         name, target = f"sender-{self._attached}", address.removeprefix(_TOPIC)
         container, connection = self._link.container, self._link.connection
         return _AddressLink(container.create_sender(connection, target, address, name=name, options=options), confirms)
-
-    def _forget_idle(self) -> None:
-        for address in [address for address, link in self._links.items() if link.confirms.idle][:1]:
-            self._links.pop(address).sender.close()
 
     def _drain(self, link: _AddressLink) -> None:
         sender = link.sender
@@ -209,13 +201,11 @@ class Amqp10Publisher(ConfirmingPublisher):
     # called by proton; the source address of a link is the address of its messages
 
     def _sendable(self, event: Any) -> None:
-        link = self._link_of(event)
-        if link is not None:
+        if (link := self._link_of(event)) is not None:
             self._drain(link)
 
     def _link_closed(self, event: Any) -> None:
-        link = self._link_of(event)
-        if link is None:
+        if (link := self._link_of(event)) is None:
             return
         address, condition = event.link.source.address, event.link.remote_condition
         if condition is not None and condition.name in _OF_MESSAGE and link.confirms.sending:

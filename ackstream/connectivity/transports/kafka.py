@@ -6,7 +6,6 @@ A target's acknowledgement is issued for a record that the cluster has stored. S
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from functools import partial
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
     from ackstream.settings import Kafka
     from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
-
-log = logging.getLogger(__name__)
-
 
 UNCOMMITTED = 10
 """Records of a partition that wait to be committed behind an unsettled one, as a multiple of ``max_in_flight``."""

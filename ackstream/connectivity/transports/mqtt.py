@@ -6,7 +6,6 @@ rules: Eclipse Ditto, ``MqttConsumerActor`` (ditto.md 7); MQTT 3.1.1, 4.6 and MQ
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import uuid
@@ -20,17 +19,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, MQTTMessage, topic_matches_sub
 
-from ackstream.connectivity.transports import transport
+from ackstream.connectivity.transports import mqtt_client, transport
 from ackstream.connectivity.transports.brokers import RejectedError, unreachable
-from ackstream.connectivity.transports.mqtt_client import (
-    BEHIND,
-    QOS,
-    RETAIN,
-    TOPIC,
-    MqttClient,
-    external_message,
-    publish_properties,
-)
+from ackstream.connectivity.transports.mqtt_client import MqttClient, external_message, publish_properties
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
@@ -41,8 +32,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.connection_rules import Settlement
     from ackstream.settings import Kafka
     from ackstream.settings.connections import MqttConnection, Source
-
-log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 _SHARED = re.compile(r"^\$share/[^/]*/")
@@ -193,13 +182,13 @@ class MqttPublisher(transport.TargetPublisher):
         """Send a message; see :class:`.TargetPublisher`."""
         headers = message.headers
         try:
-            quality = int(headers.get(QOS, "1"))
+            quality = int(headers.get(mqtt_client.QOS, "1"))
             # without the lock: paho holds one of its own here and while it calls back
             sent = self._client.publish(
-                headers.get(TOPIC) or message.address,
+                headers.get(mqtt_client.TOPIC) or message.address,
                 message.payload,
                 qos=quality,
-                retain=headers.get(RETAIN) == "true",
+                retain=headers.get(mqtt_client.RETAIN) == "true",
                 properties=publish_properties(headers) if self._five else None,
             )
         except Exception as error:  # noqa: BLE001 - not a topic name, one with wildcards, or no QoS
@@ -225,7 +214,7 @@ class MqttPublisher(transport.TargetPublisher):
 
     def _confirmed(self, identity: int, reason: Any) -> None:
         result = transport.Published(OK)
-        if reason is BEHIND:
+        if reason is mqtt_client.BEHIND:
             result = transport.BEHIND
         elif reason.is_failure:
             refused = reason.getName() in _REFUSALS

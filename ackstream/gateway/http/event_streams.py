@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from ackstream.client import Reply
     from ackstream.gateway.access.authentication import SignedIn
     from ackstream.gateway.exchange import Dependencies, Exchange
-
-log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 10.0
 """Interval of comments on an idle stream: proxies close connections that are quiet for a minute."""
