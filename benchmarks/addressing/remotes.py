@@ -26,6 +26,7 @@ from ackstream.connectivity.transports.amqp10_link import Node
 from benchmarks.addressing.plan import Arrived, Plan, number_in
 from tests.harness.brokers import artemis, qpid
 from tests.harness.cluster import Cluster
+from tests.harness.remotes import keep_messages
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -211,15 +212,7 @@ class Mqtt(Broker):
         self._broker = stack.enter_context(artemis(directory))
         self._client = self._connect("bench/#", stack)
         # its queue is full once it has one message for a client that is away
-        keeper = Client(CallbackAPIVersion.VERSION2, client_id="keeper", clean_session=False, protocol=MQTTv311)
-        subscribed: list[Any] = []
-        keeper.on_subscribe = lambda *_: subscribed.append(True)
-        keeper.connect("127.0.0.1", self._broker.mqtt)
-        keeper.loop_start()
-        keeper.subscribe(self._plan.never_taken, 1)
-        eventually(lambda: subscribed, "the subscription")
-        keeper.disconnect()
-        keeper.loop_stop()
+        keep_messages(self._broker.mqtt, self._plan.never_taken)
         self._client.publish(self._plan.never_taken, FIRST, 1).wait_for_publish(30)
 
     def _connect(self, topics: str, stack: ExitStack) -> Client:

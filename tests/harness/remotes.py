@@ -118,6 +118,19 @@ class Mqtt(Remote):
         self.received.append((headers, bytes(message.payload)))
 
 
+def keep_messages(port: int, topic: str) -> None:
+    """Have a broker keep the messages to a topic for a client that is away."""
+    client = Client(CallbackAPIVersion.VERSION2, client_id=f"keeper-{topic}", clean_session=False, protocol=MQTTv311)
+    subscribed: list[Any] = []
+    client.on_subscribe = lambda *_arguments: subscribed.append(True)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    client.subscribe(topic, 1)
+    eventually(lambda: subscribed, "the subscription")
+    client.disconnect()
+    client.loop_stop()
+
+
 class MqttExactly(Mqtt):
     """MQTT 3.1.1, QoS 2."""
 

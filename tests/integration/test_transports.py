@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from ackstream.settings import Kafka, Settings
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program
 from tests.harness.programs import PROXY
-from tests.harness.remotes import REMOTES, Amqp091, Amqp10, Mqtt5, Remote
+from tests.harness.remotes import REMOTES, Amqp091, Amqp10, Mqtt, Mqtt5, Remote, keep_messages
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
@@ -286,6 +287,39 @@ def test_what_the_broker_does_not_take_is_not_confirmed_and_nothing_else_is_publ
         assert found == {(status, False)}
     assert "missing" in json.loads(bytes(results["missing/key", 0].payload))["description"]
     assert [payload for _, payload in remote.receive()] == [b"%d" % number for number in range(20)]
+    remote.close()
+
+
+@pytest.mark.parametrize("kind", [Mqtt, Mqtt5], ids=lambda kind: kind.__name__)
+def test_a_topic_that_costs_an_mqtt_connection_has_no_other_message_published_twice(
+    kind: Any, brokers: Callable[[Any], Any]
+) -> None:
+    remote = kind(brokers(kind.broker), f"t{next(_numbers)}")
+    full, results = f"full/{remote.name}", dict[bytes, int]()
+    # the queue of the client that is away takes one message
+    keep_messages(remote.settings["port"], full)
+    others = [b"%d" % number for number in range(300)]
+    with publishing(remote.connection()) as publisher:
+
+        def publish(address: str, payload: bytes) -> None:
+            message = OutgoingMessage(address, {}, payload)
+            publisher.publish(message, lambda result: results.update({payload: result.status}))
+
+        for alone in (b"kept", b"refused"):
+            publish(full, alone)
+            eventually(partial(results.__contains__, alone), "its result")
+        for payload in others:
+            publish(remote.out, payload)
+            if payload.endswith(b"50"):
+                publish(full, b"refused " + payload)
+            elif payload.endswith(b"99"):
+                # a second one would not be sent behind the first
+                eventually(partial(results.__contains__, b"refused " + payload[:-2] + b"50"), "its result")
+        eventually(lambda: len(results) == 305, "all results")
+    eventually(lambda: len(remote.receive()) >= 300, "all of them")
+    assert [payload for _, payload in remote.receive()] == others
+    refused = {payload for payload, status in results.items() if status == 500}
+    assert refused == {b"refused", *(b"refused " + payload for payload in others[50::100])}
     remote.close()
 
 

@@ -11,6 +11,7 @@ import struct
 import threading
 import uuid
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from paho.mqtt import properties as paho_properties
@@ -22,9 +23,10 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from ackstream.connectivity.transports.brokers import unreachable
+from ackstream.connectivity.transports.brokers import REMEMBERED, unreachable
 from ackstream.connectivity.transports.transport import CONNECT_SECONDS, ExternalMessage
 from ackstream.kafka.clients import CLOSE_SECONDS, MAX_RECORD_BYTES
+from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ log = logging.getLogger(__name__)
 
 KEEPALIVE_SECONDS = 120
 """Longer than reading may pause while messages are in flight."""
-
 REJECTED: Final = 0x83
 """MQTT 5, implementation specific error: the receiver does not accept the message, now or later."""
 
@@ -46,16 +47,12 @@ MAX_PACKET_BYTES = MAX_RECORD_BYTES + 1024 * 1024
 """The largest packet that the broker may send (MQTT 5): that of a message that Kafka takes, and its headers."""
 _PACKET_ID = _LENGTH = 2
 """The bytes of a packet's id, with which PUBREC begins."""
-
 _FAILURE = 0x80
 """The lowest reason of MQTT 5 that is an error."""
-
 MAX_UNCONFIRMED = 20
 """Limit of published messages without a confirmation, unless the broker accepts fewer."""
-
-
 MAX_REPEATED = 3
-"""How often in a row a connection may be lost without a confirmation before its oldest message is reported."""
+"""How many connections in a row may be lost with the same message alone in flight before it is reported."""
 
 _NOT_CONFIRMED, BEHIND = (ReasonCode(PacketTypes.PUBACK, "Unspecified error") for _ in range(2))
 
@@ -71,11 +68,49 @@ def _read_text(buffer: bytes, most: int) -> tuple[str, int]:
 paho_properties.readUTF = _read_text
 
 
+class Suspects:
+    """Decides which messages are in flight together to a broker that may end the connection for one of them.
+
+    It names none. Those in flight when a connection is lost may have arrived; they are sent again, each alone. One with
+    which :data:`MAX_REPEATED` connections are lost then is refused. Later ones to its topic are alone from the start,
+    and refused with the first connection that is lost, until the broker accepts one.
+    """
+
+    def __init__(self) -> None:
+        self._in_doubt: set[int] = set()
+        self._refusing: Latest[str, None] = Latest(REMEMBERED)
+        # connections lost in a row with the same message alone
+        self._losses = 0
+
+    def together(self, messages: Iterable[MQTTMessage], most: int) -> int:
+        """Return how many of the messages, oldest first, may be in flight together: at least one."""
+        if not (self._in_doubt or self._refusing):
+            return most
+        suspects = (each.mid in self._in_doubt or each.topic in self._refusing for each in islice(messages, most))
+        return max(1, next((number for number, alone in enumerate(suspects) if alone), most))
+
+    def lost(self, in_flight: list[MQTTMessage]) -> str | None:
+        """Note a lost connection; return the topic of the message in flight if that is refused."""
+        self._in_doubt.update(each.mid for each in in_flight)
+        if len(in_flight) == 1:
+            topic, self._losses = in_flight[0].topic, self._losses + 1
+            if self._losses >= MAX_REPEATED or topic in self._refusing:
+                self._losses, self._refusing[topic] = 0, None
+                return topic
+        return None
+
+    def answered(self, message: MQTTMessage) -> None:
+        """Note that the broker accepted a message, or refused it without an end of the connection."""
+        self._losses = 0
+        self._in_doubt.discard(message.mid)
+        self._refusing.pop(message.topic, None)
+
+
 class MqttClient(Client):
     """A paho client that hands over a message when it arrives, also one of QoS 2, and acknowledges it on request.
 
     One of QoS 2 that has been acknowledged is not handed over again (MQTT 4.3.3, B). A broker may end a connection
-    for one message: the oldest is sent alone then, and after :data:`MAX_REPEATED` such ends reported as refused.
+    for one message that it publishes: see :class:`Suspects`.
 
     :ivar on_session: called when the broker accepted one, with whether it still had the session
     :ivar on_confirmed: called once for each message that it publishes, with the id and a reason: when the broker has
@@ -103,7 +138,8 @@ class MqttClient(Client):
         self.on_publish = lambda _client, _data, identity, reason, _properties: self.on_confirmed(identity, reason)
         self.on_disconnect = self._lost
         self._unconfirmed = MAX_UNCONFIRMED
-        self._oldest, self._repeated = 0, 0
+        # how many messages were in flight, the oldest ones, when the last connection was lost
+        self._suspects, self._in_flight = Suspects(), 0
         # whether the broker has accepted the present connection; changed only under the lock of published messages
         self._accepts = False
         # packet ids of QoS 2 that were acknowledged, and for which PUBREL has not come
@@ -179,6 +215,7 @@ class MqttClient(Client):
         with self._out_message_mutex:
             # until the broker accepts it: paho would send new messages at once, before those that have waited
             self._accepts = False
+            self._in_flight = self._inflight_messages or self._in_flight
             queued = [each for each in list(self._out_packet) if each["command"] & 0xF0 == PUBLISH and each["qos"] == 0]
         try:
             return super().reconnect()
@@ -239,9 +276,17 @@ class MqttClient(Client):
             return self._do_on_publish(identity, reason, Properties(PacketTypes.PUBREC))  # type: ignore[no-untyped-call]
 
     def _do_on_publish(self, mid: int, reason_code: ReasonCode, properties: Properties) -> MQTTErrorCode:
-        """Send as many messages as before again, after one that is confirmed."""
-        self._max_inflight_messages = self._unconfirmed
+        self._suspects.answered(self._out_messages[mid])
         return super()._do_on_publish(mid, reason_code, properties)
+
+    @property
+    def _max_inflight_messages(self) -> int:
+        """How many messages may be in flight; paho reads it under the lock, with a new message among the others."""
+        return self._suspects.together(self._out_messages.values(), self._unconfirmed)
+
+    @_max_inflight_messages.setter
+    def _max_inflight_messages(self, _limit: int) -> None:
+        """Ignore the limit of paho."""
 
     def _answered(self, _client: Any, _data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
         self._answer = reason
@@ -249,7 +294,7 @@ class MqttClient(Client):
             self._accepts = True
             log.info("The connection %s is connected to its MQTT broker.", self._settings.id)
             self._unconfirmed = min(MAX_UNCONFIRMED, getattr(properties, "ReceiveMaximum", MAX_UNCONFIRMED))
-            self._limit(1 if self._repeats() else self._unconfirmed)
+            self._resume()
             self.on_session(flags.session_present)
         self._has_answered.set()
 
@@ -257,30 +302,16 @@ class MqttClient(Client):
         if reason.is_failure:
             log.warning("The connection %s lost its MQTT broker, and connects again: %s.", self._settings.id, reason)
 
-    def _repeats(self) -> bool:
-        """Return whether the last connection confirmed nothing; if that goes on, report all to its oldest's topic."""
-        with self._out_message_mutex:
-            oldest = next(iter(self._out_messages), 0)
-            self._repeated = self._repeated + 1 if oldest and oldest == self._oldest else 0
-            self._oldest = oldest
-            if self._repeated < MAX_REPEATED:
-                return self._repeated > 0
-            topic = self._out_messages[oldest].topic
-            failed = [each for each, message in self._out_messages.items() if message.topic == topic]
-            for each in failed:
-                del self._out_messages[each]
-            self._oldest = next(iter(self._out_messages), 0)
-            self._repeated = 0
-        for each in failed:
-            self.on_confirmed(each, _NOT_CONFIRMED if each == oldest else BEHIND)
-        return False
-
-    def _limit(self, unconfirmed: int) -> None:
-        """Limit the messages that are sent before the first is confirmed; paho would send all that it has kept."""
-        with self._out_message_mutex:
-            self._max_inflight_messages = unconfirmed
-            for message in list(self._out_messages.values())[unconfirmed:]:
-                message.state = MessageState.MQTT_MS_QUEUED
+    def _resume(self) -> None:
+        """Have paho send no more messages again than may be in flight; report those to a topic that is refused."""
+        messages = self._out_messages
+        topic = self._suspects.lost(list(islice(messages.values(), self._in_flight)))
+        self._in_flight = 0
+        for number, each in enumerate([each for each, message in messages.items() if message.topic == topic]):
+            del messages[each]
+            self.on_confirmed(each, BEHIND if number else _NOT_CONFIRMED)
+        for message in islice(messages.values(), self._max_inflight_messages, None):
+            message.state = MessageState.MQTT_MS_QUEUED
 
 
 def external_message(message: MQTTMessage) -> ExternalMessage:

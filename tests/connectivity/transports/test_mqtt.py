@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
 
 from ackstream.connectivity.system import Lanes, Place
 from ackstream.connectivity.transports.mqtt import MqttPublisher, MqttSource
+from ackstream.connectivity.transports.mqtt_client import MAX_REPEATED
 from ackstream.connectivity.transports.transport import OutgoingMessage
 from ackstream.errors import UnreachableError
 from ackstream.settings import Kafka
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 AGAIN = "reject-with-redelivery"
+PAUSE_SECONDS = 0.02
 
 
 class Played:
@@ -306,10 +309,14 @@ def test_a_quality_that_is_none_is_an_error_of_the_message() -> None:
 
 
 class Intolerant:
-    """A broker of MQTT 3.1.1 that ends the connection at a message that begins with ``bad``."""
+    """A broker of MQTT 3.1.1 that ends the connection at a message that begins with ``bad``.
 
-    def __init__(self) -> None:
+    It confirms a message at once, or, if ``lazy``, in a pause of the client: not if the next one ends the connection.
+    """
+
+    def __init__(self, *, lazy: bool = False) -> None:
         self.connections: list[list[bytes]] = []
+        self._lazy = lazy
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
         threading.Thread(target=self._serve, daemon=True).start()
@@ -322,13 +329,14 @@ class Intolerant:
             while True:
                 client, _ = self._listening.accept()
                 self.connections.append([])
-                with client, client.makefile("rb") as packets, suppress(OSError):
-                    self._answer(client, packets)
+                with client, suppress(OSError):
+                    self._answer(client)
 
-    def _answer(self, client: socket.socket, packets: Any) -> None:
-        while header := packets.read(2):
+    def _answer(self, client: socket.socket) -> None:
+        held = b""
+        while header := client.recv(2, socket.MSG_WAITALL):
             # no packet here is longer than 127 bytes
-            body = packets.read(header[1])
+            body = client.recv(header[1], socket.MSG_WAITALL)
             if header[0] >> 4 == 1:
                 client.sendall(b"\x20\x02\x00\x00")
             elif header[0] >> 4 == 3:
@@ -336,7 +344,10 @@ class Intolerant:
                 self.connections[-1].append(body[start + 2 :])
                 if body[start + 2 :].startswith(b"bad"):
                     return
-                client.sendall(b"\x40\x02" + body[start : start + 2])
+                held += b"\x40\x02" + body[start : start + 2]
+            if not (self._lazy and select.select([client], [], [], PAUSE_SECONDS)[0]):
+                client.sendall(held)
+                held = b""
 
 
 def test_messages_at_which_a_broker_ends_the_connection_hold_back_no_others() -> None:
@@ -363,6 +374,39 @@ def test_messages_at_which_a_broker_ends_the_connection_hold_back_no_others() ->
     assert results == taken | {"behind": (503, True)}
     # alone, once it is suspected
     assert broker.connections.count([b"bad1"]) > 1
+
+
+def test_once_a_topic_has_cost_the_connection_its_messages_are_sent_alone_and_no_other_is_sent_twice() -> None:
+    broker = Intolerant(lazy=True)
+    publisher = MqttPublisher(MqttConnection(id="plant", type="mqtt", host="127.0.0.1", port=broker.port), Kafka())
+    publisher._client.reconnect_delay_set(0.01, 0.01)  # type: ignore[arg-type]
+    results: list[tuple[bytes, int]] = []
+
+    def publish(payload: bytes) -> None:
+        topic = "bad" if payload == b"bad" else f"out/{len(payload)}"
+        publisher.publish(OutgoingMessage(topic, {}, payload), lambda result: results.append((payload, result.status)))
+
+    def fails_again(failed: int) -> bool:
+        return results.count((b"bad", 500)) > failed
+
+    others = [b"%d" % number for number in range(200)]
+    try:
+        publish(b"bad")
+        eventually(lambda: results == [(b"bad", 500)], "the first failure")
+        for number, payload in enumerate(others):
+            publish(payload)
+            if number % 50 == 30:
+                failed = results.count((b"bad", 500))
+                publish(b"bad")
+                eventually(partial(fails_again, failed), "a failure")
+        eventually(lambda: len(results) == 205, "all results")
+    finally:
+        publisher.close()
+        broker.close()
+    assert results.count((b"bad", 500)) == 5
+    assert [payload for each in broker.connections for payload in each if payload != b"bad"] == others
+    # one connection for each message to a topic that is known to cost it
+    assert sum(b"bad" in each for each in broker.connections) == MAX_REPEATED + 4
 
 
 def test_a_message_at_which_a_broker_ends_the_connection_is_given_up_and_the_others_arrive_once_in_order() -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, Client, _ConnectionState
+from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, Client, MQTTMessage, _ConnectionState
 from paho.mqtt.enums import MessageState
 from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
@@ -20,6 +20,7 @@ from ackstream.connectivity.transports.mqtt_client import (
     MAX_REPEATED,
     MAX_UNCONFIRMED,
     MqttClient,
+    Suspects,
     external_message,
     publish_properties,
 )
@@ -243,43 +244,88 @@ def test_a_confirmed_message_is_reported_once(monkeypatch: pytest.MonkeyPatch) -
     assert (confirmed, list(client._out_messages)) == ([(2, "Success")], [1])
 
 
-def accepted(client: MqttClient) -> None:
-    """Have the broker accept a connection again, as paho handles it."""
-    client._messages_reconnect_reset_out()
-    code: Any = SimpleNamespace(is_failure=False)
-    client._answered(None, None, SimpleNamespace(session_present=False), code, SimpleNamespace())
+def unconnected(client: MqttClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a client connect to nothing."""
+    monkeypatch.setattr(
+        client, "_create_socket", lambda: SimpleNamespace(setblocking=lambda _: None, close=lambda: None)
+    )
+    client._host = "127.0.0.1"
+
+
+def reconnected(client: MqttClient, monkeypatch: pytest.MonkeyPatch, **properties: int) -> None:
+    """Lose the connection, and have the broker accept the next one."""
+    unconnected(client, monkeypatch)
+    client.reconnect()
+    accepts: Any = SimpleNamespace(is_failure=False)
+    client._answered(None, None, SimpleNamespace(session_present=False), accepts, SimpleNamespace(**properties))
+
+
+@pytest.mark.parametrize(
+    ("steps", "refused", "together"),
+    [
+        # a number: so many messages are in flight when a connection is lost; a letter: the next one, answered
+        ([], [], 5),
+        ([0, 0, 0, 0], [None] * 4, 5),
+        ([1], [None], 1),
+        ([1, 1, 1], [None, None, "a"], 3),
+        ([1, 1, "a", 1, 1], [None] * 4, 1),
+        ([3], [None], 1),
+        ([3, "a"], [None], 1),
+        ([3, "a", "b", "c"], [None], 5),
+        ([3, "a", 1, 1, 1], [None, None, None, "b"], 1),
+        # the fifth message has the topic of a refused one
+        ([1, 1, 1, "b", "c"], [None, None, "a"], 1),
+        ([1, 1, 1, "b", "c", "d", 1], [None, None, "a", "a"], 5),
+        ([1, 1, 1, "b", "c", "d", "a"], [None, None, "a"], 5),
+    ],
+)
+def test_messages_in_flight_when_a_connection_is_lost_and_those_to_a_topic_that_cost_it_are_sent_alone(
+    steps: list[int | str], refused: list[str | None], together: int
+) -> None:
+    suspects = Suspects()
+    messages = [MQTTMessage(number, topic) for number, topic in enumerate((b"a", b"b", b"c", b"d", b"a", b"e"), 1)]
+    found = []
+    for step in steps:
+        if isinstance(step, int):
+            found.append(suspects.lost(messages[:step]))
+        if isinstance(step, str) or found[-1] is not None:
+            answered = messages.pop(0)
+            if isinstance(step, str):
+                assert answered.topic == step
+                suspects.answered(answered)
+    assert (found, suspects.together(messages, 5)) == (refused, together)
 
 
 def test_a_message_at_which_the_connection_is_lost_again_and_again_is_sent_alone_and_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client, _, confirmed = publishing(5, monkeypatch, qos=1, topics=("bad", "out"))
-    alone = []
-    for _ in range(MAX_REPEATED + 1):
-        accepted(client)
-        alone.append(client.max_inflight_messages == 1)
-    # after the first loss all of them are sent again, then the oldest alone, and at last those to other topics
-    assert alone == [False, *[True] * (MAX_REPEATED - 1), False]
+    for _ in range(MAX_REPEATED):
+        assert confirmed == []
+        reconnected(client, monkeypatch)
+        assert client.max_inflight_messages == 1
+        # as once the answer to CONNECT is handled
+        client._inflight_messages = 1
+    reconnected(client, monkeypatch)
     assert confirmed == [(number, "Unspecified error") for number in (1, 3, 5)]
     assert list(client._out_messages) == [2, 4]
-    accepted(client)
-    assert client.max_inflight_messages == 1
-    client._in_packet["packet"] = bytearray(b"\x00\x02")
-    client._handle_pubackcomp("PUBACK")
+    for identity in (2, 4):
+        assert client.max_inflight_messages == 1
+        client._in_packet["packet"] = bytearray(b"\x00%c" % identity)
+        client._handle_pubackcomp("PUBACK")
+    assert confirmed[3:] == [(2, "Success"), (4, "Success")]
     assert client.max_inflight_messages == MAX_UNCONFIRMED
-    accepted(client)
-    assert client.max_inflight_messages == MAX_UNCONFIRMED
-    assert confirmed[3:] == [(2, "Success")]
 
 
 @pytest.mark.parametrize(("properties", "limit"), [({"ReceiveMaximum": 2}, 2), ({}, MAX_UNCONFIRMED)])
 def test_after_a_reconnect_no_more_messages_are_sent_than_the_broker_accepts_unconfirmed(
     properties: dict[str, int], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, _, _ = publishing(30, monkeypatch)
-    client._messages_reconnect_reset_out()
-    code: Any = SimpleNamespace(is_failure=False)
-    client._answered(None, None, SimpleNamespace(session_present=False), code, SimpleNamespace(**properties))
+    client, _, _ = publishing(0, monkeypatch)
+    client._accepts = False
+    for _ in range(30):
+        client.publish("out", b"x", 1)
+    reconnected(client, monkeypatch, **properties)
     states = [each.state for each in client._out_messages.values()]
     assert states == [MessageState.MQTT_MS_PUBLISH] * limit + [MessageState.MQTT_MS_QUEUED] * (30 - limit)
     assert client.max_inflight_messages == limit
@@ -290,10 +336,7 @@ def test_what_is_published_before_the_broker_accepts_the_connection_waits_behind
 ) -> None:
     client, sent, confirmed = publishing(2, monkeypatch, qos=1)
     sent.clear()
-    monkeypatch.setattr(
-        client, "_create_socket", lambda: SimpleNamespace(setblocking=lambda _: None, close=lambda: None)
-    )
-    client._host = "127.0.0.1"
+    unconnected(client, monkeypatch)
     client.reconnect()
     (connect,) = sent
     assert connect[0] == 0x10
@@ -303,11 +346,14 @@ def test_what_is_published_before_the_broker_accepts_the_connection_waits_behind
     client._in_packet["command"], client._in_packet["packet"] = 0x20, bytearray(b"\x00\x00\x00")
     client._in_packet["remaining_length"] = 3
     client._handle_connack()
+    for identity in (1, 2):
+        client._in_packet["packet"] = bytearray(b"\x00%c" % identity)
+        client._handle_pubackcomp("PUBACK")
     # the packet ids, of which the first two are marked as repetitions
     assert [(packet[0] & 0x08 > 0, packet[packet.index(b"out") + 4]) for packet in sent[1:]] == [
         (True, 1), (True, 2), (False, 3)
     ]  # fmt: skip
-    assert confirmed == []
+    assert confirmed == [(1, "Success"), (2, "Success")]
 
 
 @pytest.fixture
