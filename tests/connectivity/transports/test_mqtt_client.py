@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, Client, MQTTMessage, _ConnectionState
-from paho.mqtt.enums import MessageState
+from paho.mqtt.enums import CallbackAPIVersion, MessageState
 from paho.mqtt.exception import MalformedPacket
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -423,6 +423,8 @@ def test_paho_has_what_the_client_replaces() -> None:
         "_handle_connack",
     )
     assert all(callable(getattr(Client, name)) for name in names)
+    attributes = {"_out_messages", "_out_packet", "_inflight_messages", "_max_inflight_messages"}
+    assert attributes <= vars(Client(CallbackAPIVersion.VERSION2)).keys()
 
 
 @pytest.mark.parametrize("text", ["\ufeffb", "a\x00", "ä"])
