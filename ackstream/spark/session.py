@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,8 +21,8 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from ackstream.errors import AckstreamError, LocalError, StartError, cause
-from ackstream.kafka.clients import EXPECTED, failure
+from ackstream.errors import AckstreamError, LocalError, StartError, UnreachableError, cause
+from ackstream.kafka.clients import BOOTSTRAP_MS, EXPECTED, connect_admin, failure
 from ackstream.local import jars as jvm_jars
 from ackstream.local.machine import check_surroundings, keep_private, link_error
 from ackstream.local.submit import (
@@ -41,8 +43,9 @@ from ackstream.observe.endpoint import serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ackstream.settings import Settings
+    from ackstream.settings import Kafka, Settings
 
+log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that ``spark-submit`` sets for the Python it starts."""
@@ -176,6 +179,7 @@ def driver(settings: Settings, name: str) -> Iterator[tuple[SparkSession, thread
     if submitted:
         # PySpark handles SIGINT even if it was ignored before
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        threading.Thread(target=_end_without, args=(settings.kafka, stop), name="ackstream-end", daemon=True).start()
     yield spark, stop
     java = spark.sparkContext._jvm.sun.misc  # noqa: SLF001 - there is no public way
     for number, handler in before.items():
@@ -196,6 +200,28 @@ def _take_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
             before[number] = java.Signal.handle(java.Signal(number.name[3:]), handler)
             signal.signal(number, signal.SIG_IGN)
     return before
+
+
+def _end_without(kafka: Kafka, stop: threading.Event) -> None:
+    """End the process, as a crash would, if no broker answers after the signal: Spark's clients would wait for 60 s."""
+    stop.wait()
+    while True:
+        try:
+            connect_admin(kafka, bootstrap_timeout_ms=BOOTSTRAP_MS).close()
+        except UnreachableError as error:
+            log.warning("The program ends without its batch, which the next start repeats: %s", error)
+            break
+        except AckstreamError:
+            # a broker that refuses has answered
+            pass
+        time.sleep(1)
+    try:
+        # workers would print that the JVM has gone
+        for process in SparkContext._jvm.java.lang.ProcessHandle.current().descendants().toArray():  # noqa: SLF001
+            if process.pid() != os.getpid():
+                process.destroyForcibly()
+    finally:
+        os._exit(0)
 
 
 def run_with_settings(run: Callable[[Settings], None], program: str) -> None:

@@ -137,6 +137,15 @@ class Program(LoggedProcess):
         """The process session of the program and of all that it started."""
         return self._process.pid
 
+    @property
+    def exists(self) -> bool:
+        """Whether it, or anything that it started, runs."""
+        try:
+            os.killpg(self.session, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
 
 def alive(programs: Iterable[Program]) -> bool:
     """Look whether all run; one that ended by itself is said at once."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from contextlib import closing
 from pathlib import Path
@@ -60,17 +59,9 @@ def _ended(program: Program, send: Callable[[], None]) -> str:
     """Send a signal; return what the program has printed, once it and all that it started have ended."""
     sent = time.monotonic()
     send()
-    eventually(lambda: program.ended and not _exists(program), f"{program.name} to end")
+    eventually(lambda: program.ended and not program.exists, f"{program.name} to end")
     assert time.monotonic() - sent < END_SECONDS
     return program.log.read_text("utf-8")
-
-
-def _exists(program: Program) -> bool:
-    try:
-        os.killpg(program.session, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _load(system: System) -> None:
