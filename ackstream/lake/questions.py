@@ -109,13 +109,8 @@ PARAMETERS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
 """The questions about one thing: its kind with the form of an argument, and the reader of that."""
 
 
-def _read() -> dict[str, Question]:
-    directory = Path(__file__).parent / "sql"
-    found = [path for plane in PLANES for path in sorted((directory / plane).glob("*.sql"))]
-    return {path.stem: Question(path.stem, path.parent.name, path.read_text("utf-8")) for path in found}
-
-
-QUESTIONS = _read()
+_FILES = [path for plane in PLANES for path in sorted((Path(__file__).parent / "sql" / plane).glob("*.sql"))]
+QUESTIONS = {path.stem: Question(path.stem, path.parent.name, path.read_text("utf-8")) for path in _FILES}
 """The questions by name, plane by plane."""
 
 

@@ -97,7 +97,7 @@ def _verified(fetched: Callable[[], list[Path]], cache: Path, module: Path) -> l
                 f"The jar {unknown[0]} is not in {module.with_name(PINS)}: restore that file and {module.name}; after "
                 f"a change of versions, `make pins` writes it anew."
             )
-        wrong = [jar for name, jar in jars.items() if pins[name] != _sha256(jar)]
+        wrong = [jar for name, jar in jars.items() if pins[name] != hashlib.sha256(jar.read_bytes()).hexdigest()]
         if not wrong:
             return list(jars.values())
         for jar in wrong:
@@ -117,10 +117,6 @@ def _pins(module: Path) -> dict[str, str]:
         raise LocalError(
             f"The list {path} of the SHA-256 of jars is missing or damaged: install ackstream again."
         ) from None
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _fetch(cache: Path, module: Path, configuration: str, console: Console) -> list[Path]:

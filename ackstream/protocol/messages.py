@@ -283,9 +283,3 @@ class Replicated(msgspec.Struct, frozen=True, tag_field="type", tag="replicated"
 
 read_replicated: Callable[[bytes | None], Replicated] = reader(Replicated, "a destination")
 write_replicated = msgspec.json.Encoder().encode
-
-
-def needed_position(batch: int, newest_with_messages: int) -> int:
-    """Return the position at which a destination has all messages that the acks of a batch are about."""
-    # a batch without messages has no rows, so no destination ever reports it; NO_BATCH: no batch has any
-    return min(batch, newest_with_messages)

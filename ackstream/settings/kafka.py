@@ -69,9 +69,6 @@ class KafkaSecurity(Part):
         if bool(self.username and self.password) != self.by_password or bool(self.username) != bool(self.password):
             wanted = "needs both username and password" if self.by_password else "takes no username and password"
             raise ValueError(f"the mechanism {self.mechanism} {wanted}")
-        self._check_oauth()
-
-    def _check_oauth(self) -> None:
         given = {"token_url": self.oauth.token_url, "client_id": self.oauth.client_id}
         missing = [name for name, value in (given | {"client_secret": self.oauth.client_secret}).items() if not value]
         if self.mechanism != "OAUTHBEARER" and self.oauth != OAuth():

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from ackstream.protocol import messages
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import (
-    NO_BATCH,
     SUPPORTED,
     AckType,
     ClientCommand,
@@ -21,7 +20,6 @@ from ackstream.protocol.messages import (
     completed,
     decode_ack,
     encode_ack,
-    needed_position,
     opening,
     refusal,
 )
@@ -111,14 +109,6 @@ def test_a_record_of_a_destination() -> None:
 def test_an_unreadable_record_of_a_destination_is_refused_with_the_reason(value: bytes | None) -> None:
     with pytest.raises(RecordError, match=r"^This is no record of a destination: "):
         messages.read_replicated(value)
-
-
-@pytest.mark.parametrize(
-    ("batch", "newest_with_messages", "needed"),
-    [(7, 7, 7), (7, 9, 7), (7, 5, 5), (7, NO_BATCH, NO_BATCH), (0, 0, 0)],
-)
-def test_a_batch_without_messages_needs_those_before_it(batch: int, newest_with_messages: int, needed: int) -> None:
-    assert needed_position(batch, newest_with_messages) == needed
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6), st.sampled_from(["a", "b", "", None])), max_size=12))

@@ -310,7 +310,9 @@ class QueryLink:
             stream.add_ack(id_, ack)
 
     def _receive_logon(self, id_: str, cid: str) -> None:
-        position = _position(id_)
+        # of its record
+        partition, _, offset = id_.partition("/")[0].partition("-")
+        position = int(partition), int(offset)
         if cid.startswith(f"logon-{self._token}-"):
             self._logon.begin(position, AGAIN_SECONDS)
         elif self._logon.is_over(position):
@@ -327,9 +329,3 @@ def _late(command: str, limit: float) -> CommandTimeout:
     return CommandTimeout(
         f"The {command} was not processed within {limit:g} s: is the query job running (`ackstream submit query`)?"
     )
-
-
-def _position(id_: str) -> tuple[int, int]:
-    """Return the partition and the offset of the command that an answer's id names."""
-    partition, _, offset = id_.partition("/")[0].partition("-")
-    return int(partition), int(offset)

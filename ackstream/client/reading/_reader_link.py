@@ -211,22 +211,23 @@ class ReaderLink:
             elif self._session.due(now):
                 self._send(self._start)
         else:
-            self._report(now)
+            for report in self._history.due():
+                self._send(report)
+            if self._session.due(now):
+                self._send(readers.ReaderAlive(self._start.reader, self._start.epoch))
             self._keep_reading(now)
             self._life.look(now, away=self._sender.away or self._history.unanswered)
-
-    def _report(self, now: float) -> None:
-        for report in self._history.due():
-            self._send(report)
-        if self._session.due(now):
-            self._send(readers.ReaderAlive(self._start.reader, self._start.epoch))
 
     def _keep_reading(self, now: float) -> None:
         self._positions.limit(self._partitions, now)
         if self._is_due("gaps", now, AGAIN_SECONDS):
             self._close_gaps()
         if self._is_due("recover", now, RECOVER_SECONDS):
-            self._recover(now)
+            try:
+                if self._positions.recover(self._partitions):
+                    self._due["recover"] = now
+            except (SamplesGoneError, StartError) as error:
+                self._life.fail(error)
         if self._is_due("commit", now, COMMIT_SECONDS):
             self.link.consumer.commit_async(self._positions.restart_offsets(self._partitions))
 
@@ -245,13 +246,6 @@ class ReaderLink:
             raise
         self._session.begin(self._start.epoch, state.lease_ms / 1000 / ALIVE_PER_LEASE)
         self._started.set()
-
-    def _recover(self, now: float) -> None:
-        try:
-            if self._positions.recover(self._partitions):
-                self._due["recover"] = now
-        except (SamplesGoneError, StartError) as error:
-            self._life.fail(error)
 
     def _close_gaps(self) -> None:
         """Ask for the state again if a record of ``stored`` was missed: unreadable, or stamped by a slow clock."""

@@ -164,13 +164,6 @@ def _system(headers: Mapping[str, bytes | None]) -> str | None:
     return next((prefix for prefix, (topic, *_) in _FOREIGN.items() if headers.get(prefix + topic)), None)
 
 
-def _content(record: Any, *, copied: bool = False) -> Content:
-    """Return the content of a record; of a copy, without the headers of the system that has made it."""
-    prefix = _system(dict(record.headers)) if copied else None
-    headers = [each for each in record.headers if prefix is None or not each[0].startswith(prefix)]
-    return Content(record.key, record.value, headers)
-
-
 def _number(value: bytes | None, prefix: str) -> int:
     """Read a number, in bytes or in digits; -1 if there is none."""
     if value is not None and prefix == SPRING:
@@ -226,7 +219,10 @@ def contents(reader: TopicReader, lake: Lake, letters: Sequence[Letter]) -> dict
     kept = _records(reader, {one.copy or one.place for one in records}) if records else {}
     for one in records:
         if (record := kept.get(one.copy or one.place)) is not None:
-            found[one.id] = _content(record, copied=one.copy is not None)
+            # of a copy without the headers of the system that has made it
+            prefix = None if one.copy is None else _system(dict(record.headers))
+            headers = [each for each in record.headers if prefix is None or not each[0].startswith(prefix)]
+            found[one.id] = Content(record.key, record.value, headers)
     missing = [one.id for one in records if one.id not in found]
     return found | (_copies(lake, missing) if missing else {})
 

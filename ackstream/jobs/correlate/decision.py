@@ -177,13 +177,14 @@ def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
         for ack in sorted(acks, key=_weight, reverse=True):
             if excess <= 0:
                 break
-            notes[ack.label] = note = _left_out(ack, pending.correlation_id)
+            error, own = errors.acknowledgement_left_out(ack.status, _weight(ack)), _own_headers(pending.correlation_id)
+            notes[ack.label] = note = AckText(ack.label or "", error.status, raw(error.to_dict()), own)
             excess -= _weight(ack) - _weight(note)
         status, reply = _write(pending, [notes.get(ack.label, ack) for ack in acks])
         if len(reply) <= limit:
             return Decision(status, decision.completed_by, decision.missing, reply)
-    error, own = errors.reply_too_large(len(decision.reply), limit), {"correlation-id": pending.correlation_id}
-    return _refuse(pending, decision.completed_by, decision.missing, error, own)
+    error, headers = errors.reply_too_large(len(decision.reply), limit), {"correlation-id": pending.correlation_id}
+    return _refuse(pending, decision.completed_by, decision.missing, error, headers)
 
 
 def _refuse(
@@ -192,11 +193,6 @@ def _refuse(
     request = pending.request
     reply = error_envelope(error, thing_id=request.thing_id, channel=request.channel, headers=headers)
     return Decision(error.status, completed_by, missing, encode(reply))
-
-
-def _left_out(ack: Ack, correlation_id: str) -> AckText:
-    error = errors.acknowledgement_left_out(ack.status, _weight(ack))
-    return AckText(ack.label or "", error.status, raw(error.to_dict()), _own_headers(correlation_id))
 
 
 def _weight(ack: Ack) -> int:

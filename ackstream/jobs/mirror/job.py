@@ -99,6 +99,7 @@ class Mirror:
         self._spark = spark
         self._here = settings.lake
         self._there = settings.lake.model_copy(update={"path": destination.path})
+        self._path = tables.location(self._there, TABLE)
         tables.read(spark, self._here, TABLE)
         self.source = source_id(spark, self._here)
         tables.create(spark, self._there, [TABLE])
@@ -139,9 +140,8 @@ class Mirror:
         newest = tables.newest_batch(tables.read(self._spark, self._there, TABLE))
         appended = tables.transactions(self._spark, self._there, TABLE).get(self.source, -1)
         if newest < appended and self._was_restored():
-            path = tables.location(self._there, TABLE)
             raise StartError(
-                f"The table at {path} was restored to an earlier version: it lacks batches"
+                f"The table at {self._path} was restored to an earlier version: it lacks batches"
                 f" {newest + 1} to {appended}, which were copied and reported. Restore it to the version before that,"
                 " or empty the directory, so that everything is copied again."
             )
@@ -149,23 +149,22 @@ class Mirror:
 
     def _was_restored(self) -> bool:
         """Return whether the destination was restored after the last append; a deletion is its owner's right."""
-        history = DeltaTable.forPath(self._spark, tables.location(self._there, TABLE)).history()
+        history = DeltaTable.forPath(self._spark, self._path).history()
         last = history.where("operation IN ('RESTORE', 'WRITE')").agg(F.max_by("operation", "version")).collect()[0][0]
         return bool(last == "RESTORE")
 
     def _claim(self) -> None:
         """Record in the table's properties which table its rows come from."""
-        path = tables.location(self._there, TABLE)
-        table = DeltaTable.forPath(self._spark, path)
+        table = DeltaTable.forPath(self._spark, self._path)
         source = table.detail().select("properties").collect()[0][0].get(SOURCE)
         if source == self.source:
             return
         if source is not None or not table.toDF().isEmpty():
             raise StartError(
-                f"The table at {path} has the messages of another lake: empty the directory, or point the"
+                f"The table at {self._path} has the messages of another lake: empty the directory, or point the"
                 " destination's path to another one."
             )
-        self._spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{SOURCE}' = '{self.source}')")
+        self._spark.sql(f"ALTER TABLE delta.`{self._path}` SET TBLPROPERTIES ('{SOURCE}' = '{self.source}')")
 
 
 def part(counts: Sequence[int], rows: int) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ackstream.observe.metrics import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
-from ackstream.protocol.messages import MAX_NUMBER, NO_BATCH, needed_position
+from ackstream.protocol.messages import MAX_NUMBER, NO_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -98,7 +98,8 @@ class Backlog:
         self._newest = batch
         if stored:
             self._stored = max(self._stored, batch)
-        needed = needed_position(batch, self._stored)
+        # a batch without messages has no rows, so no destination ever reports it
+        needed = min(batch, self._stored)
         self._waiting.append((batch, needed))
         if needed > self._everywhere:
             self._lack(needed, now)

@@ -213,8 +213,8 @@ DEFINITIONS = dict(_definitions())
 _PARSERS = {name: definition.parse for name, definition in DEFINITIONS.items()}
 TEXTS = frozenset(name for name, parse in _PARSERS.items() if parse is _text)
 _NEVER_READ = frozenset(name for name, definition in DEFINITIONS.items() if not definition.read)
-_NEVER_WRITTEN = frozenset(name for name, definition in DEFINITIONS.items() if not definition.written)
-_NOT_ANSWERED = _NEVER_WRITTEN | {REQUESTED_ACKS, RESPONSE_REQUIRED}
+NEVER_WRITTEN = frozenset(name for name, definition in DEFINITIONS.items() if not definition.written)
+_NOT_ANSWERED = NEVER_WRITTEN | {REQUESTED_ACKS, RESPONSE_REQUIRED}
 
 
 def read_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,11 +262,6 @@ def answer_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 def request_reply_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of the answer to a request: ``reply_headers`` without those that clients may not set."""
     return reply_headers(taken_headers(headers))
-
-
-def shown_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headers of a message that clients see, without internal ones."""
-    return {name: value for name, value in headers.items() if name.lower() not in _NEVER_WRITTEN}
 
 
 def taken_headers(headers: Mapping[str, Any]) -> dict[str, Any]:

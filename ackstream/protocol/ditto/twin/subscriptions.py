@@ -256,7 +256,7 @@ def decide(
 def as_delivered(signal: Publication, labels: Iterable[str], extra: Mapping[str, Any] | None = None) -> Envelope:
     """Return a signal with the requested-acks for one subscriber, and no internal headers; an explicit ``[]`` stays."""
     envelope = signal.envelope
-    headers = names.shown_headers(envelope.headers)
+    headers = {name: value for name, value in envelope.headers.items() if name.lower() not in names.NEVER_WRITTEN}
     asked = [headers.pop(name) for name in [*headers] if name.lower() == names.REQUESTED_ACKS]
     shown = list(labels)
     if shown or any(labels in ([], "[]") for labels in asked):
