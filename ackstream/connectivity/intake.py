@@ -18,9 +18,9 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLarg
 
 from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, RejectedSignal
 from ackstream.connectivity.system import SourceFailure, System, statuses
-from ackstream.connectivity.transports.transport import MAX_BYTES, OF_RECORD, outgoing, redelivers, text_headers
+from ackstream.connectivity.transports.transport import MAX_BYTES, outgoing, redelivers, text_headers
 from ackstream.errors import AckstreamError
-from ackstream.kafka.clients import backoff
+from ackstream.kafka.clients import OF_RECORD, backoff
 from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
 from ackstream.protocol.ditto.acknowledgements import response_type
 from ackstream.protocol.ditto.connection_rules import Settlement, SettlementAnswer, settle

@@ -7,7 +7,7 @@ import threading
 import time
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import UNSET
 
@@ -292,7 +292,7 @@ class OutboundWorker(Closing):
             log.warning("%s of %s was not published to %s: %s", name, self._id, where, result.reason)
         # labels may have been lost since the signal was read
         reports = not result.unsent and (label == LIVE_RESPONSE or (label is not None and self._labels.complete))
-        becomes = "reported"
+        becomes: Literal["reported", "waits", "away"] | list[Place] = "reported"
         with self._changed:
             self._publishing -= 1
             if result.away and not reports:
@@ -311,10 +311,8 @@ class OutboundWorker(Closing):
                     self._settled(handed, accepted=result.succeeded)
                 else:
                     self._give_up([place], f"refused it: {result.reason}")
-        elif becomes == "given up":
-            with self._changed:
-                places = self._lanes.hopeless(place)
-            self._give_up(places, f"has not accepted it: {result.reason}")
+        elif isinstance(becomes, list):
+            self._give_up(becomes, f"has not accepted it: {result.reason}")
         elif becomes == "away":
             self._end()
 

@@ -14,9 +14,8 @@ from uuid import uuid4
 import msgspec
 
 from ackstream.client import NotSentError, Reply, Requester, RequestTimeout, fields_of
-from ackstream.connectivity.transports.transport import OF_RECORD, ExternalMessage
 from ackstream.kafka import clients
-from ackstream.kafka.clients import Closing, backoff
+from ackstream.kafka.clients import OF_RECORD, Closing, backoff
 from ackstream.observe.outcomes import Outcomes, RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.connection_rules import SettlementAnswer
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ackstream.connectivity.inbound import InboundRequest
+    from ackstream.connectivity.transports.transport import ExternalMessage
     from ackstream.settings import Kafka
 
     Received = Callable[["SettlementAnswer | SourceFailure | Exception | None"], None]
@@ -286,19 +286,23 @@ class Lanes:
 
     def next(self, now: float) -> Place | None:
         """Return a message that has waited, to publish it now."""
-        crowded = self._crowded
+        # too many wait: lanes that failed before others were accepted are tried at once
+        crowded = sum(len(each.waiting) for each in self._lanes.values()) > MAX_ASIDE
         for address, lane in list(self._lanes.items()):
             if not lane.waiting and lane.trying is None:
                 del self._lanes[address]
             elif lane.healed:
                 return lane.waiting.pop(0)
-            elif lane.trying is None and (lane.due <= now or crowded > lane.accepted):
+            elif lane.trying is None and (lane.due <= now or (crowded and self._accepted > lane.accepted)):
                 lane.trying = lane.waiting.pop(0)
                 return lane.trying
         return None
 
-    def failed(self, place: Place, now: float, *, doubtful: bool = False) -> Literal["waits", "given up", "away"]:
-        """Note a failure and return the fate of the message; one that is given up is settled later."""
+    def failed(self, place: Place, now: float, *, doubtful: bool = False) -> Literal["waits", "away"] | list[Place]:
+        """Note a failure; return the fate of the message, or a list of those to give up, which are settled later.
+
+        Behind several that were given up, those are given up with it that have waited for as many attempts.
+        """
         lane = self._lane(place, now)
         self._failing_since = since = now if self._failing_since is None else self._failing_since
         tried, lane.healed = place is lane.trying or not lane.attempts, False
@@ -311,22 +315,17 @@ class Lanes:
                 self._failures[each] = count + (accepted != self._accepted), self._accepted
             if self._failures[place][0] >= self._max:
                 lane.waiting.remove(place)
-                lane.trying = place
-                return "given up"
+                lane.trying, lost = place, [place]
+                if lane.given_up + 1 >= HOPELESS:
+                    lost += [each for each in lane.waiting if self._failures.get(each, (0, 0))[0] >= self._max]
+                    lane.waiting = sorted({*lane.waiting}.difference(lost))
+                return lost
             if lane.attempts > 1 and lane.accepted == self._accepted:
                 # otherwise a message at which a service always fails would stop a target with one address
                 self._failures[place] = self._failures[place][0] + doubtful, self._accepted
                 return "away"
             lane.accepted = self._accepted
         return "away" if now - since >= AWAY_SECONDS else "waits"
-
-    def hopeless(self, place: Place) -> list[Place]:
-        """Return the messages to give up with one that is: behind several, they have waited for as many attempts."""
-        lane, lost = self._lane(place, 0.0), [place]
-        if lane.given_up + 1 >= HOPELESS:
-            lost += [each for each in lane.waiting if self._failures.get(each, (0, 0))[0] >= self._max]
-            lane.waiting = sorted({*lane.waiting}.difference(lost))
-        return lost
 
     def settled(self, place: Place, *, accepted: bool) -> None:
         """Note that a message was accepted, refused or given up."""
@@ -342,8 +341,3 @@ class Lanes:
 
     def _lane(self, place: Place, due: float) -> _Lane:
         return self._lanes.setdefault(place.address, _Lane(self._accepted, due=due))
-
-    @property
-    def _crowded(self) -> int:
-        """The number of accepted messages if too many wait: lanes that failed before are tried at once."""
-        return self._accepted if sum(len(each.waiting) for each in self._lanes.values()) > MAX_ASIDE else 0

@@ -46,6 +46,14 @@ _SEND_AGAIN = (
 """Errors after which a record may be sent again: if the first one was stored after all, the correlation-id identifies
 the duplicate."""
 
+OF_RECORD = (
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+    errors.InvalidRecordError,
+    errors.InvalidTimestampError,
+)
+"""Errors that a record meets each time it is sent."""
+
 EXPECTED = (
     errors.AuthorizationError,
     errors.SaslAuthenticationFailedError,

@@ -46,13 +46,7 @@ TRANSACTION_SECONDS = 15.0
 """How long an unfinished transaction of a run that was killed hides later records of its topics from all readers."""
 END_SECONDS = 60.0
 """How long Kafka may take to end a transaction."""
-_REFUSALS = (
-    errors.MessageSizeTooLargeError,
-    errors.RecordListTooLargeError,
-    errors.InvalidRecordError,
-    errors.InvalidTimestampError,
-    errors.PolicyViolationError,
-)
+_REFUSALS = (*clients.OF_RECORD, errors.PolicyViolationError)
 """The answers of a broker to a record that it will never store: only that record is at fault."""
 
 AUDIT, MESSAGES, ACKS, DEAD_LETTERS = "audit", "messages", "publisher-acks", "dead-letters"

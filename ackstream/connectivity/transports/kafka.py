@@ -78,7 +78,8 @@ class KafkaSource(transport.MessageSource):
         records = self._read()
         self._member.follow(records)
         for record in records:
-            self._take(record)
+            partition = TopicPartition(record.topic, record.partition)
+            self._hand_over(external_message(record, self._id), partition, record.offset)
         self._intake.turn()
         self._member.commit(time.monotonic())
 
@@ -95,10 +96,6 @@ class KafkaSource(transport.MessageSource):
         records = self._reader.read(POLL_MS, room or 1)
         self._consumer.resume(*resting & self._consumer.assignment())
         return records
-
-    def _take(self, record: Any) -> None:
-        partition = TopicPartition(record.topic, record.partition)
-        self._hand_over(external_message(record, self._id), partition, record.offset)
 
     def _take_unreadable(self, partition: TopicPartition, offset: int, error: Exception) -> None:
         """Hand over a record that cannot be unpacked, or a batch that is too large, which becomes a dead letter."""
@@ -176,7 +173,7 @@ _OF_TOPIC = (
 def refused(error: BaseException) -> transport.Published:
     """Return the result of a record not stored: 500 if a retry may, else 400 (Ditto, ``KafkaExceptionConverter``)."""
     # unless a topic or record is at fault, or an address or header that Kafka cannot carry
-    away = isinstance(error, errors.KafkaError) and not isinstance(error, _OF_TOPIC + transport.OF_RECORD)
+    away = isinstance(error, errors.KafkaError) and not isinstance(error, _OF_TOPIC + clients.OF_RECORD)
     return transport.not_published(
         error, INTERNAL_ERROR if isinstance(error, errors.RetriableError) else BAD_REQUEST, away=away
     )

@@ -36,14 +36,6 @@ log = logging.getLogger(__name__)
 
 CONNECTION_ID = "ditto-connection-id"
 
-OF_RECORD = (
-    errors.MessageSizeTooLargeError,
-    errors.RecordListTooLargeError,
-    errors.InvalidRecordError,
-    errors.InvalidTimestampError,
-)
-"""Errors of Kafka that a record meets each time it is sent."""
-
 MAX_BYTES = 64 * 1024 * 1024
 """Bytes of the messages that have arrived, are in flight, or wait to be published, beyond which none is read."""
 CONNECT_SECONDS = 10.0

@@ -425,7 +425,7 @@ def test_a_message_at_which_a_broker_ends_the_connection_is_given_up_and_the_oth
         with lanes.changed:
             if result.succeeded:
                 accepted.append(place)
-            elif lanes.failed(place, time.monotonic()) == "given up":
+            elif lanes.failed(place, time.monotonic()) == [place]:
                 given_up.append(place)
             else:
                 return
