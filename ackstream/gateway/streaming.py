@@ -138,7 +138,6 @@ class UnreadMessages:
 
 
 TOPICS = ("signals", "events")
-_UNTRACKED = 0
 WHOLE = ",".join((*MEMBERS, "_revision", "_created", "_modified"))
 """All fields of a thing that there are."""
 MAX_HANDED_OVER = 100
@@ -219,7 +218,7 @@ class Streaming(Closing):
 
     def forward(self, message: Envelope, topic: str = "acks") -> None:
         """Forward an acknowledgement, a live response or a live event."""
-        self._worker.outbox.send(str(message.headers.get(CORRELATION_ID, "")), message, Work(_UNTRACKED), topic=topic)
+        self._worker.outbox.send(str(message.headers.get(CORRELATION_ID, "")), message, Work(0), topic=topic)
 
     async def thing(self, signal: Publication, admission: ClientAdmission, subjects: tuple[str, ...]) -> dict[str, Any]:
         """Return the present thing of a signal ({} if missing), once for all sessions; raises ``DittoError``.

@@ -76,7 +76,12 @@ class Broker:
             if self.pid() is not None:
                 return False
             for key, port in (("port", self._local.port), ("controller_port", self._local.controller_port)):
-                self._check_port(key, port)
+                if not is_free(port):
+                    also = " and kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)" if key == "port" else ""
+                    raise LocalError(
+                        f"Port {port} is in use by {owner(port) or 'another program'}: stop that, or set local.{key} "
+                        f"(ACKSTREAM_LOCAL_{key.upper()}){also} to a free one."
+                    )
             self.log.parent.mkdir(parents=True, exist_ok=True)
             if self.log.exists():
                 self.log.replace(self.log.with_name("kafka.log.1"))
@@ -135,15 +140,6 @@ class Broker:
     def answers(self) -> bool:
         """Return whether the broker is running and accepts connections."""
         return self.pid() is not None and answers(self._local.port)
-
-    def _check_port(self, key: str, port: int) -> None:
-        if is_free(port):
-            return
-        also = " and kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)" if key == "port" else ""
-        raise LocalError(
-            f"Port {port} is in use by {owner(port) or 'another program'}: stop that, or set local.{key} "
-            f"(ACKSTREAM_LOCAL_{key.upper()}){also} to a free one."
-        )
 
     def _own_properties(self) -> str:
         client, controller = self.bootstrap, f"localhost:{self._local.controller_port}"

@@ -48,7 +48,11 @@ class StoreFile:
         self._path, self._what, self._lost = path, what, lost
         self._lock = threading.Lock()
         try:
-            _create(path)
+            # its owner alone can read it, since it has messages; an existing file keeps its rights
+            with suppress(OSError):
+                # SQLite reports a wrong path. An existing file is not even opened: POSIX takes the locks of
+                # this process from a file when any descriptor of it is closed
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
             try:
                 self._prepare(client, version, schema, synchronous)
@@ -137,14 +141,6 @@ _IO_ERROR = "disk I/O error"
 def _may_pass(error: sqlite3.Error) -> bool:
     """Return whether a disk could not be written, which damages nothing."""
     return any(part in str(error) for part in (_IO_ERROR, "disk is full", "unable to open", "readonly"))
-
-
-def _create(path: Path) -> None:
-    """Create a file that only its owner can read, since it has messages; an existing file keeps its rights."""
-    with suppress(OSError):
-        # SQLite reports a wrong path. An existing file is not even opened: POSIX takes the locks of
-        # this process from a file when any descriptor of it is closed
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 _VERSION = 2

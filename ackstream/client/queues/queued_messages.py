@@ -164,7 +164,11 @@ class MessageFetcher:
         records = self._from_kafka(list(wanted))
         found = {place: one for place, record in records.items() if (one := samples.of_record(record)) is not None}
         if self._lake is not None and len(found) < len(wanted):
-            found |= self._from_table(self._lake, [one for location, one in wanted.items() if location not in found])
+            from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
+
+            gone = [one for location, one in wanted.items() if location not in found]
+            rows = reading.messages_at(self._lake, [(one.batch, one.partition, one.offset) for one in gone])
+            found |= {(row["topic"], row["partition"], row["offset"]): samples.of_row(row) for row in rows}
         return {delivery.message: found[location] for location, delivery in wanted.items() if location in found}
 
     def _from_kafka(self, places: Sequence[Place]) -> dict[Place, Any]:
@@ -177,9 +181,3 @@ class MessageFetcher:
                 return {}
             apart = (self._from_kafka([place for place in places if place[1] == one]) for one in partitions)
             return {place: record for records in apart for place, record in records.items()}
-
-    def _from_table(self, lake: Lake, gone: Iterable[MessageDelivered]) -> dict[Place, Sample]:
-        from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
-
-        rows = reading.messages_at(lake, [(one.batch, one.partition, one.offset) for one in gone])
-        return {(row["topic"], row["partition"], row["offset"]): samples.of_row(row) for row in rows}

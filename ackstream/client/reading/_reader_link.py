@@ -221,7 +221,11 @@ class ReaderLink:
     def _keep_reading(self, now: float) -> None:
         self._positions.limit(self._partitions, now)
         if self._is_due("gaps", now, AGAIN_SECONDS):
-            self._close_gaps()
+            # ask for the state again if a record of stored was missed: unreadable, or stamped by a slow clock
+            if self._again is None and (self._history.gaps or self._unreadable != self.link.unreadable):
+                self._again, self._unreadable = Parts(), self.link.unreadable
+            if self._again is not None:
+                self._send(self._start)
         if self._is_due("recover", now, RECOVER_SECONDS):
             try:
                 if self._positions.recover(self._partitions):
@@ -246,13 +250,6 @@ class ReaderLink:
             raise
         self._session.begin(self._start.epoch, state.lease_ms / 1000 / ALIVE_PER_LEASE)
         self._started.set()
-
-    def _close_gaps(self) -> None:
-        """Ask for the state again if a record of ``stored`` was missed: unreadable, or stamped by a slow clock."""
-        if self._again is None and (self._history.gaps or self._unreadable != self.link.unreadable):
-            self._again, self._unreadable = Parts(), self.link.unreadable
-        if self._again is not None:
-            self._send(self._start)
 
     def _send(self, record: ConsumerRecord, stored: Callable[[Any], None] = lambda _: None) -> None:
         def finished(error: BaseException | None) -> None:

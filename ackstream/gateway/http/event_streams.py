@@ -111,7 +111,6 @@ class SignalEvents:
             extra_fields=fields_in(query, "extraFields"),
         )
         self._unread = UnreadMessages(self.fail, dependencies.unread)
-        self._put = self._unread.put
         self._ended = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -136,12 +135,12 @@ class SignalEvents:
         if self._wanted.extra_fields is None:
             text = self._event(shown, moment, {})
             if text is not None:
-                self._put(text)
+                self._unread.put(text)
         else:
             task = asyncio.get_running_loop().create_task(self._enriched(shown, moment))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            self._put(task)
+            self._unread.put(task)
 
     async def frames(self) -> AsyncIterator[str]:
         """Yield events in the order of their signals."""

@@ -154,9 +154,9 @@ def _of_acks(entries: list[Acknowledgement], headers: dict[str, Any], location: 
 def _answer(
     status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str, location: str | None = None
 ) -> Response:
-    found = ((name.lower(), value) for name, value in headers.items())
+    named = ((name.lower(), value) for name, value in headers.items())
     shown = {
-        name: sendable(value if isinstance(value, str) else json_text(value)) for name, value in found if name in _SHOWN
+        name: sendable(value if isinstance(value, str) else json_text(value)) for name, value in named if name in _SHOWN
     }
     if status < OK:
         # 101 would end HTTP on this connection
@@ -175,14 +175,11 @@ def _answer(
         shown["content-disposition"] = "attachment"
     if kind.startswith("text/"):
         return Response(decoded.encode(), status, shown, f"{kind}; charset=utf-8")
-    return Response(_binary(decoded), status, shown, sendable(content_type))
-
-
-def _binary(text: str) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
+        found = base64.b64decode(decoded, validate=True)
     except ValueError:
-        return text.encode()
+        found = decoded.encode()
+    return Response(found, status, shown, sendable(content_type))
 
 
 async def on_error(request: Request, error: Exception) -> Response:

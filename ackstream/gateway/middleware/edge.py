@@ -48,7 +48,6 @@ EVENT_LOOP, LOOP_SECONDS, KAFKA_SECONDS = "The event loop", 60.0, 20.0
 """The signs of life of a gateway: its event loop turns, and it reads the ledger and the ends of its topics."""
 
 _SOURCE = "gateway"
-_OTHER = "other"
 
 
 class ResponseCounter:
@@ -62,7 +61,7 @@ class ResponseCounter:
         if scope["type"] != "http" or is_probe(scope):
             await self.app(scope, receive, send)
             return
-        began, method = time.perf_counter(), scope["method"] if scope["method"] in _METHODS else _OTHER
+        began, method = time.perf_counter(), scope["method"] if scope["method"] in _METHODS else "other"
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":

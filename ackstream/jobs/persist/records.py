@@ -101,7 +101,9 @@ def read_metadata(table: pa.Table) -> Iterator[MessageMetadata | MessageRun]:
         return
     order = [("client", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     table = table.sort_by(order).combine_chunks()
-    numbers = _numbers(table)
+    text = table.column("seq")
+    valid = pc.fill_null(pc.match_substring_regex(text, NUMBER), False)  # noqa: FBT003 - Arrow's way
+    numbers: Integers = pc.fill_null(pc.cast(pc.if_else(valid, text, None), pa.int64()), -1).to_numpy()
     starts = np.flatnonzero(~_continues(table, numbers))
     ends = np.append(starts[1:], table.num_rows)
     sizes, times = table.column("size").to_numpy(), table.column("timestamp").to_numpy()
@@ -138,13 +140,6 @@ def _continues(table: pa.Table, numbers: Integers) -> Booleans:
     for same in (*codes, table.column("partition").to_numpy(), days):
         continues[1:] &= same[1:] == same[:-1]
     return continues
-
-
-def _numbers(table: pa.Table) -> Integers:
-    text = table.column("seq")
-    valid = pc.fill_null(pc.match_substring_regex(text, NUMBER), False)  # noqa: FBT003 - Arrow's way
-    found: Integers = pc.fill_null(pc.cast(pc.if_else(valid, text, None), pa.int64()), -1).to_numpy()
-    return found
 
 
 def _codes(table: pa.Table, name: str) -> Integers:

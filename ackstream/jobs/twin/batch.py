@@ -142,12 +142,19 @@ class _TwinBatch:
             self._apply(*self._command, record)
 
     def _refuse(self, record: SignalRecord, error: Exception) -> None:
-        """Answer a command that has failed; there is no answer to a record that cannot be read."""
+        """Answer a command that has failed, even if it awaits nothing; a record that cannot be read has no answer."""
         if not isinstance(error, DittoError):
             log.error("A command failed: %s-%s-%s", self._signals, record.partition, record.offset, exc_info=error)
             error = twin_failed()
-        if self._command is not None:
-            self._fail(*self._command, error, record)
+        if self._command is None:
+            return
+        (command, request), tag = self._command, None
+        if error.error.startswith("things:precondition."):
+            # the current one
+            tag = tag_of(self._things.get(command.topic.thing_id), resource(command.path))
+        headers = request.headers if tag is None else request.headers | {ETAG: tag}
+        envelope = error_envelope(error, thing_id=request.thing_id, channel="twin", headers=headers)
+        self._send(self._answer(request, envelope, record))
 
     def _read(self, record: SignalRecord) -> tuple[Envelope, Request] | None:
         """Return the twin command in a record and its request; ``None`` for live commands, messages and policies."""
@@ -214,15 +221,6 @@ class _TwinBatch:
     def _send(self, *messages: TwinMessage) -> None:
         self.size += sum(len(message.value) for message in messages)
         self._result.messages += messages
-
-    def _fail(self, command: Envelope, request: Request, error: DittoError, record: SignalRecord) -> None:
-        """Send the error even if no answer is awaited; a failed precondition reports the current entity tag."""
-        tag = None
-        if error.error.startswith("things:precondition."):
-            tag = tag_of(self._things.get(command.topic.thing_id), resource(command.path))
-        headers = request.headers if tag is None else request.headers | {ETAG: tag}
-        envelope = error_envelope(error, thing_id=request.thing_id, channel="twin", headers=headers)
-        self._send(self._answer(request, envelope, record))
 
 
 def _size(thing: Thing | None) -> int:

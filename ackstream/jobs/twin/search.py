@@ -59,7 +59,10 @@ def answer(envelope: Envelope, things: Mapping[str, Thing], now: int, max_bytes:
         raise errors.unknown_path(envelope.path)
     if envelope.path == "/":
         return _by_ids(envelope, things, max_bytes)
-    query = _read_query(envelope)
+    try:
+        query = SearchQuery() if envelope.value is UNSET else msgspec.json.decode(envelope.value, type=SearchQuery)
+    except msgspec.ValidationError as error:
+        raise errors.json_invalid(f"The value of the search is not valid: {error}.") from error
     scope = _Scope(things, now, Effort(max(MAX_STEPS, STEPS_PER_THING * len(things))))
     if envelope.path == COUNT:
         return sum(1 for _ in _filtered(query, things, scope))
@@ -68,15 +71,6 @@ def answer(envelope: Envelope, things: Mapping[str, Thing], now: int, max_bytes:
         resume(query, page, SearchCursor.read(page.cursor))
     found = (_by_id if page.by_id else _by_keys)(query, page, scope)
     return _shown_page(islice(found, page.offset, None), query, page, max_bytes)
-
-
-def _read_query(envelope: Envelope) -> SearchQuery:
-    if envelope.value is UNSET:
-        return SearchQuery()
-    try:
-        return msgspec.json.decode(envelope.value, type=SearchQuery)
-    except msgspec.ValidationError as error:
-        raise errors.json_invalid(f"The value of the search is not valid: {error}.") from error
 
 
 def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> list[msgspec.Raw]:

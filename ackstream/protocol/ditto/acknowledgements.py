@@ -200,15 +200,11 @@ def issued_ack(label: str, error: BaseException, headers: Mapping[str, Any]) -> 
 
 def failure(error: BaseException) -> dict[str, str]:
     """Return the payload that reports an error other than Ditto's: its name and its text."""
-    return {"message": f"Encountered <{type(error).__name__}>.", "description": _describe(error)}
-
-
-def _describe(error: BaseException) -> str:
-    cause = error.__cause__
-    if cause is None:
-        return str(error) or "Unknown error."
-    name = type(cause).__name__
-    return f"{str(error) or str(cause) or name} - Caused by <{name}>."
+    description, cause = str(error) or "Unknown error.", error.__cause__
+    if cause is not None:
+        name = type(cause).__name__
+        description = f"{str(error) or str(cause) or name} - Caused by <{name}>."
+    return {"message": f"Encountered <{type(error).__name__}>.", "description": description}
 
 
 _ANSWERS = frozenset({"commands", "messages", "errors"})
