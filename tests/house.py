@@ -33,14 +33,14 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "aio": (601, 2),
     "testing": (798, 4),
     "local": (1_302, 5),
-    "cli": (2_244, 8),
+    "cli": (2_226, 8),
     "": (190, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_984, 212
+LINES, MODULES = 52_966, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -121,19 +119,3 @@ def _delete_topics(settings: Settings) -> None:
     # the broker may be gone, and the topics with it
     with suppress(KafkaError, UnreachableError), connect_admin(settings.kafka) as client:
         client.delete_topics([settings.kafka.topic(name) for name in TOPICS])
-
-
-def invocation() -> str:
-    """Return how to invoke this program again."""
-    beside = Path(sys.executable).with_name("ackstream")
-    found = shutil.which("ackstream")
-    if found is not None and Path(found).absolute() == beside.absolute():
-        return "ackstream"
-    return _short(beside) if beside.exists() else f"{_short(Path(sys.executable))} -m ackstream"
-
-
-def _short(path: Path) -> str:
-    """Quote a path for the shell, relative to the working directory if it is below it."""
-    path = path.absolute()
-    here = Path.cwd()
-    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

@@ -13,11 +13,12 @@ import pytest
 from rich.console import Console
 
 from ackstream.cli import demo as run
-from ackstream.cli.demo import _reason, demo_settings, environment, invocation
+from ackstream.cli.demo import _reason, demo_settings, environment
 from ackstream.client import NotSentError, Reply
 from ackstream.errors import LocalError
 from ackstream.settings import Archive, Kafka, Lake, Local, Settings
 from ackstream.settings.kafka import KafkaSecurity
+from tests.demo.course import invocation
 from tests.demo.fleet import Finding, Sent, fleet, show, show_findings
 
 

@@ -9,16 +9,18 @@ import asyncio
 import logging
 import math
 import shlex
+import shutil
+import sys
 import threading
 import time
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from ackstream.cli.demo import invocation
 from ackstream.client import Command, Requester, Responder
 from ackstream.errors import AckstreamError, LocalError
 from ackstream.gateway import exchange as gateway
@@ -196,6 +198,22 @@ def caught_up(client: Any, kafka: Kafka, queries: Mapping[StreamingQuery, tuple[
         if any(consumed.get(partition, 0) < end for partition, end in ends.items()):
             return False
     return True
+
+
+def invocation() -> str:
+    """Return how to invoke this program again."""
+    beside = Path(sys.executable).with_name("ackstream")
+    found = shutil.which("ackstream")
+    if found is not None and Path(found).absolute() == beside.absolute():
+        return "ackstream"
+    return _short(beside) if beside.exists() else f"{_short(Path(sys.executable))} -m ackstream"
+
+
+def _short(path: Path) -> str:
+    """Quote a path for the shell, relative to the working directory if it is below it."""
+    path = path.absolute()
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def _environment(own: Settings) -> str:
