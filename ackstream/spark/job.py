@@ -6,13 +6,15 @@ import json
 import logging
 import re
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 from ackstream.errors import AckstreamError, StoppedError, cause
 from ackstream.kafka.login import not_allowed
@@ -22,6 +24,7 @@ from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES
 from ackstream.spark.checkpoint import (
     RULES,
+    WAY_OUT,
     Checkpoint,
     CheckpointRules,
     compare_batches,
@@ -34,13 +37,12 @@ from ackstream.spark.clock import Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN, disconnect
 from ackstream.spark.operator import LOG, distribute, told
 from ackstream.spark.progress import committer, observed, planned_offsets
-from ackstream.spark.session import check_disks, driver, run_with_settings
+from ackstream.spark.session import check_disks, driver, locate, run_with_settings
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Settings
@@ -65,6 +67,8 @@ _LOSS = (
 )
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 """The error of a broker in Spark's clients if an ACL is missing."""
+STATE_FILE = re.compile(r"(?:Checksum error: |delta file |state file of )(\S+?/state/\d+/\d+/[^\s:]+)")
+"""The errors that name a file of the state: Spark names none that it cannot unpack."""
 POOL = "spark.scheduler.pool"
 
 
@@ -245,7 +249,28 @@ def _failed(settings: Settings, name: str, error: StreamingQueryException) -> Ac
     if (refused := REFUSED.search(text)) is not None:
         return not_allowed(settings.kafka, f"that ({refused[0]})")
     log.error("The query %s has failed.", name, exc_info=error)
+    if "CANNOT_LOAD_STATE_STORE" in text:
+        named = STATE_FILE.search(f"{text}{getattr(error, '_stackTrace', '')}")
+        # a file system that is away damages nothing
+        with suppress(Py4JJavaError):
+            file = _damaged(SparkSession.active(), settings.lake.checkpoint(name)) if named is None else named[1]
+            if file is not None:
+                return StoppedError(f"The file {file} is missing or damaged: {WAY_OUT}")
     return StoppedError(f"The query {name} has failed: {query_cause(text)}. A restart continues from the checkpoint.")
+
+
+def _damaged(spark: SparkSession, location: str) -> str | None:
+    """Return the first file of a checkpoint's state that cannot be unpacked."""
+    files, pattern = locate(spark, f"{location}/state/*/*/*.{{delta,snapshot,changelog}}")
+    jvm, conf = spark._jvm, spark._jsc.sc().conf()  # noqa: SLF001 - there is no public way
+    codecs = getattr(getattr(jvm.org.apache.spark.io, "CompressionCodec$"), "MODULE$")
+    codec = codecs.createCodec(conf, spark.conf.get("spark.sql.streaming.stateStore.compression.codec"))
+    for found in files.globStatus(pattern):
+        with closing(files.open(found.getPath())) as packed, suppress(Py4JJavaError):
+            if codec.compressedInputStream(packed).transferTo(jvm.java.io.OutputStream.nullOutputStream()) > 0:
+                continue
+        return str(found.getPath())
+    return None
 
 
 def query_cause(text: str) -> str:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +42,11 @@ from ackstream.spark.checkpoint import (
 from ackstream.spark.job import POOL, Job
 from ackstream.spark.kafka import ANY_RUN
 from ackstream.spark.migration import with_values
+from ackstream.spark.operator import SHUFFLE_PARTITIONS
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -239,6 +241,58 @@ def test_a_query_does_not_start_from_its_first_batch_if_the_tables_have_others(
     with pytest.raises(StartError, match="is older than the tables: it has no batch, they have batch 7"):
         job.start(spark, Settings(lake=Lake(checkpoints=str(tmp_path))))
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["metadata"]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "missing": lambda _: None,
+    "empty": lambda _: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "zeros": lambda content: bytes(len(content)),
+    "zeros at the end": lambda content: content[: len(content) // 2] + bytes(len(content) // 2),
+    "a wrong byte": lambda content: content[: len(content) // 2] + b"\xff" + content[len(content) // 2 + 1 :],
+}
+
+
+@pytest.mark.parametrize(("store", "file"), [("HDFSBacked", "2.delta"), ("RocksDB", "2.changelog")])
+def test_a_state_that_cannot_be_read_is_named_with_the_way_out_and_no_batch_is_finished(
+    spark: SparkSession, tmp_path: Path, store: str, file: str
+) -> None:
+    own, whole, source = spark.newSession(), tmp_path / "whole", tmp_path / "in"
+    stores = "spark.sql.streaming.stateStore"
+    own.conf.set(SHUFFLE_PARTITIONS, "1")
+    own.conf.set(f"{stores}.providerClass", f"org.apache.spark.sql.execution.streaming.state.{store}StateStoreProvider")
+    own.conf.set(f"{stores}.rocksdb.changelogCheckpointing.enabled", "true")
+    source.mkdir()
+    counted = own.readStream.option("maxFilesPerTrigger", 1).text(str(source)).groupBy("value").count()
+    query = counted.writeStream.format("noop").outputMode("update").trigger(availableNow=True)
+
+    def run(checkpoint: Path, *files: str) -> None:
+        for one in files:
+            (source / one).write_text("\n".join(f"{one}{number}" for number in range(50)))
+        query.option("checkpointLocation", str(checkpoint)).start().awaitTermination(PATIENCE_SECONDS)
+
+    run(whole, "a", "b")
+    for number, damage in enumerate(DAMAGES.values()):
+        settings = SETTINGS.model_copy(update={"lake": Lake(checkpoints=str(tmp_path / str(number)))})
+        checkpoint = Path(settings.lake.checkpoint("x"))
+        shutil.copytree(whole, checkpoint)
+        damaged = checkpoint / "state/0/0" / file
+        content = damage(damaged.read_bytes())
+        damaged.unlink()
+        if content is not None:
+            damaged.write_bytes(content)
+        with pytest.raises(StreamingQueryException) as failed:
+            run(checkpoint, "c")
+        said = str(spark_job._failed(settings, "x", failed.value)).replace("file:", "")
+        assert said.startswith(f"The file {damaged} is missing or damaged: put a copy"), str(failed.value)
+        assert not (checkpoint / "commits/2").exists()
+    # of a whole checkpoint, the disk was away for a moment
+    settings = SETTINGS.model_copy(update={"lake": Lake(checkpoints=str(tmp_path))})
+    shutil.move(whole, settings.lake.checkpoint("x"))
+    away = StreamingQueryException(
+        "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error: s3a://b/x/state/0/0/1.delta: away"
+    )
+    assert str(spark_job._failed(settings, "x", away)).startswith("The query x has failed: ")
 
 
 @pytest.mark.parametrize(("answers", "pool"), [(True, "answering"), (False, "following")])
