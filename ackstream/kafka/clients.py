@@ -126,8 +126,9 @@ def connect_producer(
         "linger_ms": linger_ms,
         # an upper bound: with the library's 16 KB, many records need many requests
         "batch_size": BATCH_BYTES,
-        "delivery_timeout_ms": milliseconds,
-        "request_timeout_ms": min(30_000, max(1_000, milliseconds - linger_ms)),
+        # the library asks for at least linger and request together
+        "delivery_timeout_ms": milliseconds + linger_ms,
+        "request_timeout_ms": min(30_000, milliseconds),
         # partitions are known from the start; send() blocks only if a broker forgets them for a moment
         "max_block_ms": RECONNECT_MS,
         "max_request_size": MAX_RECORD_BYTES,

@@ -184,6 +184,14 @@ def test_no_option_changes_what_a_client_sets_itself(connected: dict[str, Any]) 
     assert (connected["acks"], connected["enable_idempotence"], connected["linger_ms"]) == ("all", True, 2)
 
 
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 1.001, 30.0, 120.0])
+def test_a_producer_can_have_any_delivery_timeout(seconds: float, connected: dict[str, Any]) -> None:
+    clients.connect_producer(Kafka(), "t", delivery_timeout=seconds)
+    # what the library asks for
+    assert connected["delivery_timeout_ms"] >= connected["linger_ms"] + connected["request_timeout_ms"]
+    assert connected["delivery_timeout_ms"] == pytest.approx(seconds * 1000, abs=10)
+
+
 def test_what_is_not_committed_is_read_by_nobody(connected: dict[str, Any]) -> None:
     CLIENTS["reader"](Kafka())
     assert connected["isolation_level"] == "read_committed"
