@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
 
+from ackstream.errors import AccessRefusedError, SettingsError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.library import partition_of
 from ackstream.kafka.reader import MAX_RECORDS, POLL_MS, TopicReader, check_topics
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 SEND_SECONDS = 120.0
 """The timeout of a producer of Java: a broker that restarts, or a leader that moves, is no error."""
+SILENT_SECONDS = 12.0
+"""Time after which Kafka is away: more than the 10 s that a client waits for an answer."""
 
 
 class ClientConnection(TopicReader):
@@ -202,3 +205,24 @@ class Outbox:
 
 def _bytes(text: str | bytes | None) -> bytes | None:
     return text.encode() if isinstance(text, str) else text
+
+
+def wait_for_silence(kafka: Kafka) -> None:
+    """Return once no broker has answered for 12 s."""
+    heard = time.monotonic()
+
+    def ask(address: str) -> None:
+        nonlocal heard
+        while True:
+            with suppress(UnreachableError):
+                # a broker that refuses has answered
+                with suppress(AccessRefusedError, SettingsError):
+                    clients.connect_admin(kafka.model_copy(update={"bootstrap": address})).close()
+                heard = time.monotonic()
+            time.sleep(1)
+
+    # each by itself: a client that knows several gives one that hangs all of its time
+    for each in kafka.bootstrap.split(","):
+        threading.Thread(target=ask, args=(each,), name="ackstream-silence", daemon=True).start()
+    while time.monotonic() < heard + SILENT_SECONDS:
+        time.sleep(1)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +20,9 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from ackstream.errors import AckstreamError, LocalError, StartError, UnreachableError, cause
-from ackstream.kafka.clients import BOOTSTRAP_MS, EXPECTED, connect_admin, failure
+from ackstream.errors import AckstreamError, LocalError, StartError, cause
+from ackstream.kafka.clients import EXPECTED, failure
+from ackstream.kafka.connection import wait_for_silence
 from ackstream.local import jars as jvm_jars
 from ackstream.local.machine import check_surroundings, keep_private, link_error
 from ackstream.local.submit import (
@@ -205,16 +205,8 @@ def _take_signals(stop: threading.Event) -> dict[signal.Signals, Any]:
 def _end_without(kafka: Kafka, stop: threading.Event) -> None:
     """End the process, as a crash would, if no broker answers after the signal: Spark's clients would wait for 60 s."""
     stop.wait()
-    while True:
-        try:
-            connect_admin(kafka, bootstrap_timeout_ms=BOOTSTRAP_MS).close()
-        except UnreachableError as error:
-            log.warning("The program ends without its batch, which the next start repeats: %s", error)
-            break
-        except AckstreamError:
-            # a broker that refuses has answered
-            pass
-        time.sleep(1)
+    wait_for_silence(kafka)
+    log.warning("The program ends without its batch, which the next start repeats: no answer from %s", kafka.bootstrap)
     try:
         # workers would print that the JVM has gone
         for process in SparkContext._jvm.java.lang.ProcessHandle.current().descendants().toArray():  # noqa: SLF001
