@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, MQTTMessage, topic_matches_sub
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from ackstream.connectivity.transports import mqtt_client, transport
 from ackstream.connectivity.transports.brokers import RejectedError, unreachable
-from ackstream.connectivity.transports.mqtt_client import MqttClient, external_message, publish_properties
+from ackstream.connectivity.transports.mqtt_client import MqttClient
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from ackstream.settings.connections import MqttConnection, Source
 
 POLL_SECONDS = 0.05
+TOPIC, QOS, RETAIN, REPLY_TO = "mqtt.topic", "mqtt.qos", "mqtt.retain", "reply-to"
 _SHARED = re.compile(r"^\$share/[^/]*/")
 """The prefix of the filter of a shared subscription."""
 
@@ -182,13 +186,13 @@ class MqttPublisher(transport.TargetPublisher):
         """Send a message; see :class:`.TargetPublisher`."""
         headers = message.headers
         try:
-            quality = int(headers.get(mqtt_client.QOS, "1"))
+            quality = int(headers.get(QOS, "1"))
             # without the lock: paho holds one of its own here and while it calls back
             sent = self._client.publish(
-                headers.get(mqtt_client.TOPIC) or message.address,
+                headers.get(TOPIC) or message.address,
                 message.payload,
                 qos=quality,
-                retain=headers.get(mqtt_client.RETAIN) == "true",
+                retain=headers.get(RETAIN) == "true",
                 properties=publish_properties(headers) if self._five else None,
             )
         except Exception as error:  # noqa: BLE001 - not a topic name, one with wildcards, or no QoS
@@ -226,6 +230,38 @@ class MqttPublisher(transport.TargetPublisher):
             self._changed.notify_all()
         if done is not None:
             done(result)
+
+
+def external_message(message: MQTTMessage) -> transport.ExternalMessage:
+    """Convert a message, with headers ``mqtt.topic``, ``mqtt.qos``, ``mqtt.retain`` and its properties of MQTT 5."""
+    headers = {TOPIC: message.topic, QOS: str(message.qos), RETAIN: str(message.retain).lower()}
+    properties = message.properties
+    if properties is not None:
+        named = {
+            CORRELATION_ID: getattr(properties, "CorrelationData", b"").decode("utf-8", "replace"),
+            REPLY_TO: getattr(properties, "ResponseTopic", ""),
+            CONTENT_TYPE: getattr(properties, "ContentType", ""),
+        }
+        own = {name.lower(): value for name, value in getattr(properties, "UserProperty", ())}
+        headers = own | {name: value for name, value in named.items() if value} | headers
+    return transport.ExternalMessage(str(uuid.uuid4()), headers, bytes(message.payload), address=message.topic)
+
+
+def publish_properties(headers: dict[str, str]) -> Properties:
+    """Return the properties of a message to publish with MQTT 5; raise if a value has more than 65,535 bytes."""
+    others = {name: value for name, value in headers.items() if name not in (TOPIC, QOS, RETAIN)}
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # of paho
+    if correlation_id := others.pop(CORRELATION_ID, ""):
+        properties.CorrelationData = correlation_id.encode()
+    if reply_to := others.pop(REPLY_TO, ""):
+        properties.ResponseTopic = reply_to
+    if kind := others.pop(CONTENT_TYPE, ""):
+        properties.ContentType = kind
+    if others:
+        properties.UserProperty = list(others.items())
+    # an error later would end the thread of the client, which keeps the message and packs it again
+    properties.pack()  # type: ignore[no-untyped-call]  # of paho
+    return properties
 
 
 TRANSPORT = transport.Transport(MqttPublisher, MqttSource)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-import uuid
+import time
 from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -23,14 +23,13 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from ackstream.connectivity.transports.brokers import REMEMBERED, unreachable
-from ackstream.connectivity.transports.transport import CONNECT_SECONDS, ExternalMessage
+from ackstream.connectivity.transports.brokers import DELIVERY_SECONDS, REMEMBERED, unreachable
+from ackstream.connectivity.transports.transport import CONNECT_SECONDS
 from ackstream.kafka.clients import CLOSE_SECONDS, MAX_RECORD_BYTES
 from ackstream.protocol.ditto.correlation_ids import Latest
-from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from ackstream.settings.connections import MqttConnection
 
@@ -41,7 +40,6 @@ KEEPALIVE_SECONDS = 120
 REJECTED: Final = 0x83
 """MQTT 5, implementation specific error: the receiver does not accept the message, now or later."""
 
-TOPIC, QOS, RETAIN, REPLY_TO = "mqtt.topic", "mqtt.qos", "mqtt.retain", "reply-to"
 _NEVER, _MAX_RECEIVE = 0xFFFFFFFF, 65_535
 MAX_PACKET_BYTES = MAX_RECORD_BYTES + 1024 * 1024
 """The largest packet that the broker may send (MQTT 5): that of a message that Kafka takes, and its headers."""
@@ -81,16 +79,22 @@ class Suspects:
         self._refusing: Latest[str, None] = Latest(REMEMBERED)
         # connections lost in a row with the same message alone
         self._losses = 0
+        # the last number of messages together, and from what it follows: it is asked for once for each message
+        self._together, self._found_for, self._changes = 0, (0, 0, 0), 0
 
-    def together(self, messages: Iterable[MQTTMessage], most: int) -> int:
+    def together(self, messages: Collection[MQTTMessage], most: int) -> int:
         """Return how many of the messages, oldest first, may be in flight together: at least one."""
         if not (self._in_doubt or self._refusing):
             return most
-        suspects = (each.mid in self._in_doubt or each.topic in self._refusing for each in islice(messages, most))
-        return max(1, next((number for number, alone in enumerate(suspects) if alone), most))
+        if self._found_for != (found_for := (len(messages), most, self._changes)):
+            suspects = (each.mid in self._in_doubt or each.topic in self._refusing for each in islice(messages, most))
+            self._together = max(1, next((number for number, alone in enumerate(suspects) if alone), most))
+            self._found_for = found_for
+        return self._together
 
     def lost(self, in_flight: list[MQTTMessage]) -> str | None:
         """Note a lost connection; return the topic of the message in flight if that is refused."""
+        self._changes += 1
         self._in_doubt.update(each.mid for each in in_flight)
         if len(in_flight) == 1:
             topic, self._losses = in_flight[0].topic, self._losses + 1
@@ -100,10 +104,15 @@ class Suspects:
         return None
 
     def answered(self, message: MQTTMessage) -> None:
-        """Note that the broker accepted a message, or refused it without an end of the connection."""
+        """Note that the broker did not end the connection for a message: it accepts, refuses or ignores it."""
         self._losses = 0
-        self._in_doubt.discard(message.mid)
+        self.ended(message.mid)
         self._refusing.pop(message.topic, None)
+
+    def ended(self, identity: int) -> None:
+        """Forget a message, whose id another one will have."""
+        self._changes += 1
+        self._in_doubt.discard(identity)
 
 
 class MqttClient(Client):
@@ -140,6 +149,8 @@ class MqttClient(Client):
         self._unconfirmed = MAX_UNCONFIRMED
         # how many messages were in flight, the oldest ones, when the last connection was lost
         self._suspects, self._in_flight = Suspects(), 0
+        # the id of the oldest message in flight, and since when it is that
+        self._oldest = 0, 0.0
         # whether the broker has accepted the present connection; changed only under the lock of published messages
         self._accepts = False
         # packet ids of QoS 2 that were acknowledged, and for which PUBREL has not come
@@ -279,6 +290,16 @@ class MqttClient(Client):
         self._suspects.answered(self._out_messages[mid])
         return super()._do_on_publish(mid, reason_code, properties)
 
+    def loop_misc(self) -> MQTTErrorCode:
+        """Report the oldest message if the broker leaves it unconfirmed: others may wait for it."""
+        result = super().loop_misc()
+        with self._out_message_mutex:
+            if self._oldest[0] != (oldest := next(iter(self._out_messages), 0) if self._accepts else 0):
+                self._oldest = oldest, time.monotonic()
+            elif oldest and time.monotonic() > self._oldest[1] + DELIVERY_SECONDS:
+                self._do_on_publish(oldest, _NOT_CONFIRMED, Properties(PacketTypes.PUBACK))  # type: ignore[no-untyped-call]
+        return result
+
     @property
     def _max_inflight_messages(self) -> int:
         """How many messages may be in flight; paho reads it under the lock, with a new message among the others."""
@@ -309,38 +330,7 @@ class MqttClient(Client):
         self._in_flight = 0
         for number, each in enumerate([each for each, message in messages.items() if message.topic == topic]):
             del messages[each]
+            self._suspects.ended(each)
             self.on_confirmed(each, BEHIND if number else _NOT_CONFIRMED)
         for message in islice(messages.values(), self._max_inflight_messages, None):
             message.state = MessageState.MQTT_MS_QUEUED
-
-
-def external_message(message: MQTTMessage) -> ExternalMessage:
-    """Convert a message, with headers ``mqtt.topic``, ``mqtt.qos``, ``mqtt.retain`` and its properties of MQTT 5."""
-    headers = {TOPIC: message.topic, QOS: str(message.qos), RETAIN: str(message.retain).lower()}
-    properties = message.properties
-    if properties is not None:
-        named = {
-            CORRELATION_ID: getattr(properties, "CorrelationData", b"").decode("utf-8", "replace"),
-            REPLY_TO: getattr(properties, "ResponseTopic", ""),
-            CONTENT_TYPE: getattr(properties, "ContentType", ""),
-        }
-        own = {name.lower(): value for name, value in getattr(properties, "UserProperty", ())}
-        headers = own | {name: value for name, value in named.items() if value} | headers
-    return ExternalMessage(str(uuid.uuid4()), headers, bytes(message.payload), address=message.topic)
-
-
-def publish_properties(headers: dict[str, str]) -> Properties:
-    """Return the properties of a message to publish with MQTT 5; raise if a value has more than 65,535 bytes."""
-    others = {name: value for name, value in headers.items() if name not in (TOPIC, QOS, RETAIN)}
-    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # of paho
-    if correlation_id := others.pop(CORRELATION_ID, ""):
-        properties.CorrelationData = correlation_id.encode()
-    if reply_to := others.pop(REPLY_TO, ""):
-        properties.ResponseTopic = reply_to
-    if kind := others.pop(CONTENT_TYPE, ""):
-        properties.ContentType = kind
-    if others:
-        properties.UserProperty = list(others.items())
-    # an error later would end the thread of the client, which keeps the message and packs it again
-    properties.pack()  # type: ignore[no-untyped-call]  # of paho
-    return properties

@@ -15,6 +15,7 @@ import pytest
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
 
 from ackstream.connectivity.system import Lanes, Place
+from ackstream.connectivity.transports import mqtt_client
 from ackstream.connectivity.transports.mqtt import MqttPublisher, MqttSource
 from ackstream.connectivity.transports.mqtt_client import MAX_REPEATED
 from ackstream.connectivity.transports.transport import OutgoingMessage
@@ -344,6 +345,8 @@ class Intolerant:
                 self.connections[-1].append(body[start + 2 :])
                 if body[start + 2 :].startswith(b"bad"):
                     return
+                if body[start + 2 :] == b"ignored":
+                    continue
                 held += b"\x40\x02" + body[start : start + 2]
             if not (self._lazy and select.select([client], [], [], PAUSE_SECONDS)[0]):
                 client.sendall(held)
@@ -407,6 +410,39 @@ def test_once_a_topic_has_cost_the_connection_its_messages_are_sent_alone_and_no
     assert [payload for each in broker.connections for payload in each if payload != b"bad"] == others
     # one connection for each message to a topic that is known to cost it
     assert sum(b"bad" in each for each in broker.connections) == MAX_REPEATED + 4
+
+
+@pytest.mark.parametrize("before", [b"bad", b"good"])
+def test_a_message_that_the_broker_leaves_unconfirmed_fails_and_holds_up_no_others(
+    before: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt_client, "DELIVERY_SECONDS", 0.2)
+    broker = Intolerant()
+    publisher = MqttPublisher(MqttConnection(id="plant", type="mqtt", host="127.0.0.1", port=broker.port), Kafka())
+    publisher._client.reconnect_delay_set(0.01, 0.01)  # type: ignore[arg-type]
+    results: dict[bytes, int] = {}
+
+    def publish(topic: str, payload: bytes) -> None:
+        message = OutgoingMessage(topic, {}, payload)
+        publisher.publish(message, lambda result: results.update({payload: result.status}))
+
+    others = [b"%d" % number for number in range(30)]
+    try:
+        publish("t", before)
+        eventually(lambda: before in results, "the first one")
+        publish("t", b"ignored")
+        for payload in others:
+            publish(f"out/{int(payload)}", payload)
+        eventually(lambda: len(results) == 32, "all results")
+        # later ones to its topic hold up nothing either
+        publish("t", b"later")
+        eventually(lambda: b"later" in results, "a later one")
+    finally:
+        publisher.close()
+        broker.close()
+    assert results == {before: 500 if before == b"bad" else 200, b"ignored": 500, b"later": 200} | dict.fromkeys(
+        others, 200
+    )
 
 
 def test_a_message_at_which_a_broker_ends_the_connection_is_given_up_and_the_others_arrive_once_in_order() -> None:

@@ -16,13 +16,12 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from ackstream.connectivity.transports import mqtt_client
+from ackstream.connectivity.transports.mqtt import external_message, publish_properties
 from ackstream.connectivity.transports.mqtt_client import (
     MAX_REPEATED,
     MAX_UNCONFIRMED,
     MqttClient,
     Suspects,
-    external_message,
-    publish_properties,
 )
 from ackstream.errors import UnreachableError
 from ackstream.settings.connections import MqttConnection
@@ -314,7 +313,35 @@ def test_a_message_at_which_the_connection_is_lost_again_and_again_is_sent_alone
         client._in_packet["packet"] = bytearray(b"\x00%c" % identity)
         client._handle_pubackcomp("PUBACK")
     assert confirmed[3:] == [(2, "Success"), (4, "Success")]
+    # the ids of the reported ones are free again
+    client._last_mid = 0
+    for _ in range(3):
+        client.publish("out", b"x", 1)
+    assert list(client._out_messages) == [1, 2, 3]
     assert client.max_inflight_messages == MAX_UNCONFIRMED
+
+
+class Counted(list[Any]):
+    """Messages that count how often they are looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_who_is_alone_is_looked_for_once_for_each_change() -> None:
+    suspects, messages = Suspects(), Counted(MQTTMessage(number, b"out") for number in range(1, 21))
+    suspects.lost(messages[:2])
+    for _ in range(20):
+        assert suspects.together(messages, 20) == 1
+    assert messages.looks == 1
+    suspects.answered(messages.pop(0))
+    suspects.answered(messages.pop(0))
+    assert suspects.together(messages, 20) == 20
+    suspects.lost(messages[2:4])
+    assert suspects.together(messages, 20) == 2
 
 
 @pytest.mark.parametrize(("properties", "limit"), [({"ReceiveMaximum": 2}, 2), ({}, MAX_UNCONFIRMED)])
