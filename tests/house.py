@@ -24,13 +24,13 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "protocol": (6_465, 30),
     "kafka": (2_048, 8),
     "spark": (3_356, 12),
-    "lake": (1_759, 9),
-    "jobs": (10_523, 38),
+    "lake": (1_755, 9),
+    "jobs": (10_516, 38),
     "client": (10_287, 40),
     "observe": (1_459, 7),
     "gateway": (5_624, 22),
     "connectivity": (4_396, 15),
-    "aio": (601, 2),
+    "aio": (595, 2),
     "testing": (798, 4),
     "local": (1_302, 5),
     "cli": (2_226, 8),
@@ -40,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 53_034, 212
+LINES, MODULES = 53_017, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_999
+CORE_LINES = 34_991
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

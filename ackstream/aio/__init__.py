@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 class AsyncRequester(AsyncClient[sdk.Requester]):
     """The twin of :class:`Requester`. A request whose wait is cancelled is answered, and the reply is dropped."""
 
-    _kind = sdk.Requester
-
     @takes(options.RequesterOptions, awaits=True)
     def __init__(self, given: options.RequesterOptions) -> None:
         super().__init__(**vars(given))
@@ -51,8 +49,6 @@ class AsyncPublisher(AsyncClient[sdk.Publisher]):
 
     While the window is full, or readers are behind, ``publish`` waits, not the loop; if cancelled, it may have sent.
     """
-
-    _kind = sdk.Publisher
 
     @takes(options.PublisherOptions, awaits=True)
     def __init__(self, given: options.PublisherOptions) -> None:
@@ -111,8 +107,6 @@ class AsyncSubscriberOptions(options.SubscriberOptions):
 class AsyncResponder(AsyncClient[sdk.Responder]):
     """The twin of :class:`Responder`; its ``handler`` is a coroutine function that returns the answer to a signal."""
 
-    _kind = sdk.Responder
-
     @takes(AsyncResponderOptions, awaits=True)
     def __init__(self, given: AsyncResponderOptions) -> None:
         super().__init__(**vars(given))
@@ -120,8 +114,6 @@ class AsyncResponder(AsyncClient[sdk.Responder]):
 
 class AsyncSubscriber(AsyncClient[sdk.Subscriber]):
     """The twin of :class:`Subscriber`; its ``handler`` is a coroutine function that returns the answer to a signal."""
-
-    _kind = sdk.Subscriber
 
     @takes(AsyncSubscriberOptions, awaits=True)
     def __init__(self, given: AsyncSubscriberOptions) -> None:
@@ -135,7 +127,6 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
     again at the next start, as does the last one before a ``break``. Iterate, or use a handler, not both.
     """
 
-    _kind = sdk.SampleReader
     _lent: AbstractContextManager[list[sdk.Sample]] | None = None
 
     @takes(options.ReaderOptions, awaits=True)
@@ -208,8 +199,6 @@ class AsyncQueueConsumer(AsyncIteration[sdk.QueueMessage], AsyncClient[sdk.Queue
     Where the library settles, a message is accepted when the next one is asked for. ``message.settle`` does not wait.
     """
 
-    _kind = sdk.QueueConsumer
-
     @takes(options.QueueOptions, awaits=True)
     def __init__(self, given: options.QueueOptions) -> None:
         super().__init__(**vars(given))
@@ -243,8 +232,6 @@ class AsyncMessageStream(AsyncIteration[sdk.LogMessage]):
 
 class AsyncQueryClient(AsyncClient[sdk.QueryClient]):
     """The twin of :class:`QueryClient`: a command is awaited until it is processed."""
-
-    _kind = sdk.QueryClient
 
     @takes(options.QueryOptions, awaits=True)
     def __init__(self, given: options.QueryOptions) -> None:

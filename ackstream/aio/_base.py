@@ -16,7 +16,7 @@ from contextlib import nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from functools import cached_property, partial, wraps
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, get_args, get_origin
 
 from ackstream.client.core.lifetime import Client
 from ackstream.client.errors import FlushTimeout
@@ -162,6 +162,13 @@ class AsyncClient(Generic[C]):
     _kind: ClassVar[Callable[..., Any]]
     _closing: asyncio.Future[None] | None = None
     _ended = False
+
+    def __init_subclass__(cls) -> None:
+        """Let a twin ``AsyncClient[Requester]`` make a ``Requester``."""
+        super().__init_subclass__()
+        for base in vars(cls).get("__orig_bases__", ()):
+            if get_origin(base) is AsyncClient:
+                (cls._kind,) = get_args(base)
 
     def __init__(self, **options: Any) -> None:
         """Take the arguments of the client; the awaitable that a handler returns is awaited in the loop.

@@ -111,22 +111,18 @@ def read(spark: SparkSession, log: Any, added: Mapping[str, Any], columns: pa.Sc
         try:
             system = file.getFileSystem(log.newDeltaHadoopConf())
             system.copyToLocalFile(False, file, place, True)  # noqa: FBT003 - Java's signature
-            found = _held(own, most)
-            return None if found is None else _in_columns(found, columns, added["partitionValues"])
+            with pq.ParquetFile(own, coerce_int96_timestamp_unit="us") as source:
+                parts: list[pa.RecordBatch] = []
+                for part in source.iter_batches(_ROWS_AT_ONCE):
+                    most -= part.nbytes
+                    if most < 0:
+                        return None
+                    parts.append(part)
+                found = pa.Table.from_batches(parts, source.schema_arrow)
+            return _in_columns(found, columns, added["partitionValues"])
         except (pa.ArrowException, OSError, Py4JJavaError) as error:
             _log.warning("The file %s is left to Spark: %s", file, str(error).partition("\n")[0])
             return None
-
-
-def _held(file: Path, most: int) -> pa.Table | None:
-    with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as source:
-        parts: list[pa.RecordBatch] = []
-        for part in source.iter_batches(_ROWS_AT_ONCE):
-            most -= part.nbytes
-            if most < 0:
-                return None
-            parts.append(part)
-        return pa.Table.from_batches(parts, source.schema_arrow)
 
 
 def _in_columns(rows: pa.Table, columns: pa.Schema, partition: Mapping[str, str | None]) -> pa.Table:

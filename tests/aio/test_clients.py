@@ -78,7 +78,7 @@ class Slow(Client):
 
 
 class AsyncSlow(AsyncClient[Slow]):
-    _kind = Slow
+    pass
 
 
 # -- all twins ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.jobs.persist.decisions import ACCEPTED, Conflation, Verdict
+from ackstream.jobs.persist.decisions import ACCEPTED, Conflation
 from ackstream.jobs.persist.records import DAY_MS, MessageMetadata, MessageRun, RejectedRecord
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.protocol import messages
@@ -142,7 +142,12 @@ class PublisherBatch:
             self._reject(message, SEQUENCE_GAP)
             self._acknowledge_arrival(command, SEQUENCE_GAP)
             return
-        verdict = self._judge(message)
+        self._count_day(message.timestamp)
+        # the newest record of the batch gives the time, so that a replayed batch decides alike
+        ttl = read_number(message.ttl)
+        expired = ttl is not None and message.timestamp + ttl < self._newest
+        topic, today = message.topic or "", self._state.stored
+        verdict = self._admission.judge(self._client, topic, message.size, expired=expired, stored_today=today)
         reason = verdict.reason
         self.urgent |= message.immediately == "true"
         if repeated:
@@ -221,15 +226,6 @@ class PublisherBatch:
         elif begins > self._conflation.watermark + 1:
             # the publisher has nothing below: there is no hole to wait for
             self._conflation.skip(begins)
-
-    def _judge(self, message: MessageMetadata) -> Verdict:
-        self._count_day(message.timestamp)
-        # the newest record of the batch gives the time, so that a replayed batch decides alike
-        ttl = read_number(message.ttl)
-        expired = ttl is not None and message.timestamp + ttl < self._newest
-        return self._admission.judge(
-            self._client, message.topic or "", message.size, expired=expired, stored_today=self._state.stored
-        )
 
     def _count_day(self, timestamp: int) -> None:
         day = timestamp // DAY_MS

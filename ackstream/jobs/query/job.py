@@ -159,7 +159,13 @@ class QueryFold:
                     counted[step.request.origin] = count(request=step.request, moment=moment)
                 if stored is not None:
                     stored.result()
-                self._delete(spark, step.request, moment, query_id)
+                found = results.selected(spark, self._settings.lake, step.request, self._newest, moment)
+                own = {
+                    "client": F.lit(step.request.client),
+                    "cid": F.lit(step.request.command.cid).cast("string"),
+                    "deleted_at": F.timestamp_millis(F.lit(step.request.time)),
+                }
+                messages.delete(found, self._settings.lake, moment, own, query_id)
             elif isinstance(step, Counted):
                 request = step.request
                 numbers = counted.get(request.origin) or count(request=request, moment=moment)
@@ -168,15 +174,6 @@ class QueryFold:
                 continue
             rest.append(step)
         return rest
-
-    def _delete(self, spark: SparkSession, request: QueryRequest, moment: Moment, query_id: str) -> None:
-        found = results.selected(spark, self._settings.lake, request, self._newest, moment)
-        own = {
-            "client": F.lit(request.client),
-            "cid": F.lit(request.command.cid).cast("string"),
-            "deleted_at": F.timestamp_millis(F.lit(request.time)),
-        }
-        messages.delete(found, self._settings.lake, moment, own, query_id)
 
     def _load(self, spark: SparkSession, query_id: str, batch_id: int, now: int) -> bool:
         """Load the state as it was before a batch; return whether the batch has stored its own: it is replayed then."""
