@@ -20,19 +20,19 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (2_000, 9),
-    "protocol": (6_465, 30),
+    "settings": (1_999, 9),
+    "protocol": (6_461, 30),
     "kafka": (2_048, 8),
     "spark": (3_356, 12),
-    "lake": (1_755, 9),
-    "jobs": (10_516, 38),
-    "client": (10_287, 40),
-    "observe": (1_459, 7),
-    "gateway": (5_624, 22),
+    "lake": (1_753, 9),
+    "jobs": (10_512, 38),
+    "client": (10_278, 40),
+    "observe": (1_458, 7),
+    "gateway": (5_623, 22),
     "connectivity": (4_396, 15),
     "aio": (595, 2),
     "testing": (798, 4),
-    "local": (1_302, 5),
+    "local": (1_299, 5),
     "cli": (2_226, 8),
     "": (190, 3),
 }
@@ -40,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 53_017, 212
+LINES, MODULES = 52_992, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_991
+CORE_LINES = 34_971
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

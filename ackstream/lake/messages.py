@@ -97,8 +97,7 @@ STEPS = 1_000_000
 
 
 def _accepted(rows: DataFrame, topics: Iterable[str]) -> DataFrame:
-    accepted = rows.where("reason IS NULL").where(_FOR_ALL)
-    return accepted.where(F.col("subject").isin(sorted(topics)))
+    return rows.where("reason IS NULL").where(_FOR_ALL).where(F.col("subject").isin(sorted(topics)))
 
 
 def _struct(position: tuple[int, int, int]) -> str:

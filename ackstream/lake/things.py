@@ -99,8 +99,7 @@ def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
     version = commits.log_and_snapshot(spark, place)[1].version()
     # the index merges meanwhile: without a version, each query could see another table
     things = spark.read.format("delta").option("versionAsOf", version).load(place)
-    last = F.col("last") & (F.col("batch") < batch)
-    events = tables.read(spark, lake, JOURNAL).where(last)
+    events = tables.read(spark, lake, JOURNAL).where(F.col("last") & (F.col("batch") < batch))
     parts = [things.where(F.col("batch") < batch), events.where(F.col("batch") >= since)]
     # things that the batch has already changed are restored from the whole journal
     ahead = things.where(F.col("batch") >= batch).select("thing_id")

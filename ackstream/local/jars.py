@@ -169,13 +169,10 @@ def _run_ivy(command: Sequence[str | Path], configuration: str, console: Console
         if process.wait() == 0:
             progress.update(task, completed=found, description=f"{configuration} jars: ready")
             return ""
-    return _problem("".join(lines))
-
-
-def _problem(text: str) -> str:
-    failed, reason = _FAILED.search(text), _REASON.search(text)
+    printed = "".join(lines)
+    failed, reason = _FAILED.search(printed), _REASON.search(printed)
     if not failed:
-        return f"Ivy printed: {text.strip().rpartition(chr(10))[2] or 'nothing'}"
+        return f"Ivy printed: {printed.strip().rpartition(chr(10))[2] or 'nothing'}"
     why = f": {reason[1] or reason[2]}" if reason else ""
     return f"{failed[1]} could not be downloaded{why}"
 

@@ -174,8 +174,7 @@ class PlaneFeed(TopicFeed):
 
     def signs(self) -> list[JobSign]:
         """Return the jobs that have run at some time; ``KafkaError``: the broker is unavailable."""
-        topic = self._settings.kafka.topic
-        leases = {TopicPartition(topic(f"{job}-lease"), 0): job for job in JOBS}
+        leases = {TopicPartition(self._settings.kafka.topic(f"{job}-lease"), 0): job for job in JOBS}
         wanted = {one: OffsetSpec.MAX_TIMESTAMP for one in leases if one.topic in self._existing}
         found = self._admin.list_partition_offsets(wanted) if wanted else {}
         last = {leases[partition]: entry.timestamp for partition, entry in found.items() if entry.timestamp >= 0}

@@ -97,8 +97,7 @@ def with_access_file(settings: Gateway) -> Gateway:
     if settings.access_file is None:
         return settings
     try:
-        values = parse_toml(settings.access_file.read_text("utf-8"))
-        found = AccessFile.model_validate(values)
+        found = AccessFile.model_validate(parse_toml(settings.access_file.read_text("utf-8")))
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
     except ValidationError as error:

@@ -126,8 +126,7 @@ class Publisher(Client):
         """
         future, headers = self._traced(message.headers)
         try:
-            new = [(message_of(message, headers), Open(future, message.context))]
-            self._publish(new, message.timeout)
+            self._publish([(message_of(message, headers), Open(future, message.context))], message.timeout)
         except ClientError:
             future.cancel()
             raise

@@ -97,8 +97,7 @@ class QueryLink:
         try:
             if self.life.error is not None:
                 raise self.life.error
-            bookmarks = self._bookmarks if progress else None
-            stream = stream_of(command, cid, requested, headers, bookmarks, handler)
+            stream = stream_of(command, cid, requested, headers, self._bookmarks if progress else None, handler)
             self._add(stream)
             self.send(command, requested, named)
         finally:

@@ -267,8 +267,7 @@ class AckReports:
                 self._confirmed.merge((run.first, run.last) for run in runs if run.sent <= conf.count)
                 runs[:] = [run for run in runs if run.sent > conf.count]
             # or each of them would divide the intervals of all further AppAcks
-            inner = [run for run in self._refused if run[1] <= self._confirmed.highest]
-            self._confirmed.merge(inner)
+            self._confirmed.merge([run for run in self._refused if run[1] <= self._confirmed.highest])
             self._refused = [run for run in self._refused if run[1] > self._confirmed.highest]
 
 

@@ -74,9 +74,7 @@ class Reply:
         topic, channel = self.envelope.topic, command.channel
         if topic.thing_id != command.thing_id or topic.channel not in (channel, "live", channel or "twin"):
             return False
-        if topic.criterion in ("acks", "errors"):
-            return True
-        return topic == msgspec.structs.replace(command, channel=topic.channel)
+        return topic.criterion in ("acks", "errors") or topic == msgspec.structs.replace(command, channel=topic.channel)
 
     @cached_property
     def value(self) -> Any:

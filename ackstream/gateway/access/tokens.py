@@ -60,8 +60,7 @@ class KeySet(dict[str | None, Any]):
 def read_key_set(text: str | bytes, *, published: bool) -> KeySet:
     """Read the signature keys of a JSON Web Key Set (RFC 7517); ValueError: none is fit, or a secret is published."""
     try:
-        entries = json.loads(text)["keys"]
-        kept = [entry for entry in entries if entry.get("use", "sig") == "sig"]
+        kept = [entry for entry in json.loads(text)["keys"] if entry.get("use", "sig") == "sig"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError("it is not a valid JSON Web Key Set") from None
     keys, reasons = [], []

@@ -158,8 +158,7 @@ class Backlog:
         # between them there may be one that does not wait, as its messages are missing
         reported = (one.reported for one in self._destinations.values() if one.sync)
         durable = min(reported, default=MAX_NUMBER)
-        waiting = islice(self._waiting, most)
-        return [batch for batch, _ in takewhile(lambda entry: entry[1] <= durable, waiting)]
+        return [batch for batch, _ in takewhile(lambda entry: entry[1] <= durable, islice(self._waiting, most))]
 
     def confirm(self, batch: int) -> None:
         """Note that the acks of all batches up to this one were sent."""

@@ -148,8 +148,7 @@ class DeferredAcks:
     def follow(self, query: StreamingQuery) -> None:
         """Start the thread; it ends with the query."""
         FIGURES.follow("acks of persist", self.measured)
-        run = partial(self._run, query)
-        threading.Thread(target=run, name="ackstream-deferred-acks", daemon=True).start()
+        threading.Thread(target=partial(self._run, query), name="ackstream-deferred-acks", daemon=True).start()
 
     def measured(self) -> Tally:
         """Return the gauges of waiting acks."""

@@ -202,8 +202,7 @@ class PersistFold:
         outgoing = [(kafka.topic("stored"), one.client, write_stored(one), ()) for one in result.stored]
         outgoing += [(kafka.topic("publisher-acks"), client, encode_ack(ack), ()) for client, ack in arrivals]
         spark_kafka.send(spark, outgoing, kafka, NAME)
-        stored = result.stores(headers.num_rows)
-        self._deferred.committed(batch, durable, result, stored=stored, began=began)
+        self._deferred.committed(batch, durable, result, stored=result.stores(headers.num_rows), began=began)
         FIGURES.set(KNOWN_PUBLISHERS, value=len(self._states))
         for reason, count in result.ends(headers.num_rows).items():
             FIGURES.count(MESSAGES, reason, by=count)

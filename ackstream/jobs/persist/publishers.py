@@ -257,8 +257,7 @@ class PublisherBatch:
             first = watermark + 1
         self._state.begins = first
         # rejections behind a hole keep their reasons
-        kept = min(first, watermark + 1)
-        self._conflation.forget(kept)
+        self._conflation.forget(min(first, watermark + 1))
         self._repeated += len(self._state.refused)
         if first > self._conflation.unknown_through and self._repeated <= MAX_REPEATED:
             for seq, reason in sorted(self._state.refused.items()):

@@ -81,9 +81,8 @@ def of_json(headers: Mapping[str, Any]) -> str | None:
 def is_too_long(identity: str) -> bool:
     """Return whether correlate refuses a correlation-id for its length."""
     # nearly all are too short for a closer look
-    if len(identity) * _MAX_BYTES_OF_A_CHARACTER <= MAX_BYTES:
-        return False
-    return len(msgspec.json.encode(identity)) > MAX_BYTES + len('""')
+    may_be = len(identity) * _MAX_BYTES_OF_A_CHARACTER > MAX_BYTES
+    return may_be and len(msgspec.json.encode(identity)) > MAX_BYTES + len('""')
 
 
 def suffixed(identity: str, suffix: object) -> str:

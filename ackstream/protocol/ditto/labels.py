@@ -177,9 +177,7 @@ class Declarations:
     def holds(self, key: str, time: int) -> bool:
         """Return whether a claim is live at a time and no earlier live one conflicts with it."""
         entry = self._entries.get(key)
-        if entry is None or time >= entry.expires:
-            return False
-        return next(self._earlier(entry, time), None) is None
+        return entry is not None and time < entry.expires and next(self._earlier(entry, time), None) is None
 
     def holders(self, key: str, time: int) -> list[Claim]:
         """Return the earlier live claims that conflict with a claim, in order of their labels."""

@@ -275,7 +275,7 @@ def test_a_receiver_whose_answers_kafka_does_not_store_is_disconnected_until_it_
     with Responder(FakeConnection(consumer, producer), handler=print, on_connection=states.append) as responder:
         eventually(lambda: states == ["connected"], "the first state")
         ack = write_ack(Acknowledgement("a:b", 200, UNSET, {}), "n:x")
-        responder._outbox.send("c", ack, Work(0))
+        responder._worker.outbox.send("c", ack, Work(0))
         eventually(lambda: states[1:] == ["disconnected"], "the refusal")
         producer.back = True
         eventually(lambda: states[2:] == ["connected"], "it was sent again")

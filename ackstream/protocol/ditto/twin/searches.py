@@ -67,8 +67,7 @@ def read_search(envelope: Envelope) -> SearchCommand:
     if msgspec.structs.replace(topic, stream_action=None) == _TOPIC:
         match topic.stream_action:
             case "subscribe":
-                wanted = _payload(envelope, Subscribe)
-                return msgspec.structs.replace(wanted, fields=envelope.fields)
+                return msgspec.structs.replace(_payload(envelope, Subscribe), fields=envelope.fields)
             case "request":
                 return _payload(envelope, RequestPages)
             case "cancel":
