@@ -32,7 +32,7 @@ from ackstream.protocol.ditto.twin import subscriptions as rules
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.client.core.messages import Work
+    from ackstream.client.core.messages import Answers, Work
     from ackstream.client.parties.signals import Answer, Signal
 
 log = logging.getLogger(__name__)
@@ -156,6 +156,10 @@ class _Receiver(Client, Generic[AnyStatistics]):
         self._worker.close()
 
     @property
+    def _outbox(self) -> Answers:
+        return self._worker.outbox  # a property, which is an error in a process that was forked
+
+    @property
     def labels(self) -> frozenset[str]:
         """The declared labels that are held now: all or none."""
         return self._labels.held
@@ -224,7 +228,7 @@ class Responder(_Receiver[ResponderStatistics]):
             self._counts["expired"] += 1
             return
         self._counts["handled"] += 1
-        self._answer(signal, OpenDelivery(lambda: self._worker.outbox, work, signal.correlation_id, issued))
+        self._answer(signal, OpenDelivery(lambda: self._outbox, work, signal.correlation_id, issued))
 
 
 class Subscriber(_Receiver[SubscriberStatistics]):
@@ -315,7 +319,7 @@ class Subscriber(_Receiver[SubscriberStatistics]):
     ) -> None:
         self._counts["handled"] += 1
         request, held, asked = publication.correlation_id, not self._automatic, publication.response_required
-        opened = OpenDelivery(lambda: self._worker.outbox, work, request, decision.labels, held=held)
+        opened = OpenDelivery(lambda: self._outbox, work, request, decision.labels, held=held)
         channel = "twin" if publication.stream == "events" else "live"
         signal = Delivered(
             request, decision.envelope, channel, decision.labels, asked, asked, publication.timeout_ms,

@@ -59,8 +59,12 @@ class AckBatches:
         self._since = now if self._since is None else self._since
         return self.flush() if len(self._waiting) >= self._size else []
 
+    @property
+    def deadline(self) -> int | None:
+        return None if self._since is None else self._since + self._timeout_ms
+
     def due(self, now: int) -> list[SettleMessages]:
-        return self.flush() if self._since is not None and now >= self._since + self._timeout_ms else []
+        return self.flush() if self.deadline is not None and now >= self.deadline else []
 
     def flush(self) -> list[SettleMessages]:
         messages, self._waiting, self._since = tuple(self._waiting), [], None
