@@ -225,7 +225,7 @@ class MqttClient(Client):
         """Connect again, and report the messages of QoS 0 that were not written: paho drops them silently."""
         with self._out_message_mutex:
             # until the broker accepts it: paho would send new messages at once, before those that have waited
-            self._accepts = False
+            self._accepts, self._oldest = False, (0, 0.0)
             self._in_flight = self._inflight_messages or self._in_flight
             queued = [each for each in list(self._out_packet) if each["command"] & 0xF0 == PUBLISH and each["qos"] == 0]
         try:

@@ -321,6 +321,22 @@ def test_a_message_at_which_the_connection_is_lost_again_and_again_is_sent_alone
     assert client.max_inflight_messages == MAX_UNCONFIRMED
 
 
+def test_the_time_without_a_connection_is_not_one_in_which_the_broker_confirms_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(mqtt_client, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    client, _, confirmed = publishing(1, monkeypatch, qos=1)
+    client.loop_misc()
+    now[0] += 2 * mqtt_client.DELIVERY_SECONDS
+    reconnected(client, monkeypatch)
+    client.loop_misc()
+    assert confirmed == []
+    now[0] += mqtt_client.DELIVERY_SECONDS + 1
+    client.loop_misc()
+    assert confirmed == [(1, "Unspecified error")]
+
+
 class Counted(list[Any]):
     """Messages that count how often they are looked at."""
 
