@@ -157,7 +157,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
 
     @property
     def _outbox(self) -> Answers:
-        return self._worker.outbox  # a property, which is an error in a process that was forked
+        return self._worker.outbox  # as a property it is an error in a forked process
 
     @property
     def labels(self) -> frozenset[str]:

@@ -309,7 +309,7 @@ class QueryLink:
             stream.add_ack(id_, ack)
 
     def _receive_logon(self, id_: str, cid: str) -> None:
-        # of its record
+        # of the record of the logon, which the id of its answer names
         partition, _, offset = id_.partition("/")[0].partition("-")
         position = int(partition), int(offset)
         if cid.startswith(f"logon-{self._token}-"):
