@@ -40,8 +40,8 @@ class PendingRequests:
         """Continue with the result of :meth:`dump`. ``store``: for all beyond :data:`HOT_BYTES`; may be missing."""
         self._shelf = Shelf(store, shelved)
         self._touched = 0
-        self.opened: dict[str, Pending] | None = None
-        """Those of one hash, once :meth:`of` has looked for them."""
+        self.opened: dict[str | None, Pending] = {}
+        """Those of one hash by correlation-id, to add to and remove from: from :meth:`open` to :meth:`close`."""
         self.size = 0
         """The bytes that :meth:`close` has added since its caller set it to 0."""
 
@@ -65,32 +65,23 @@ class PendingRequests:
         self._touched += len(hashes)
         self._shelf.look_up(hashes)
 
-    def find(self, record: Record) -> Pending | None:
-        """Return the open request with the correlation-id of a record."""
-        opened = self.of(record.hash) if self.opened is None else self.opened
-        return None if record.correlation_id is None else opened.get(record.correlation_id)
-
-    def of(self, hash: int) -> dict[str, Pending]:  # noqa: A002 - a record's field
-        """Return the requests of a hash by correlation-id, to add to and remove from until :meth:`close`."""
-        if self.opened is None:
-            self.opened = {}
-            for entry in self._shelf.take(hash):
-                pending = decode_pending(entry.body)
-                self.opened[pending.correlation_id] = pending
-        return self.opened
+    def open(self, hash: int) -> None:  # noqa: A002 - a record's field
+        """Decode the requests of a hash."""
+        for entry in self._shelf.take(hash):
+            pending = decode_pending(entry.body)
+            self.opened[pending.correlation_id] = pending
 
     def due(self, before: int) -> Pending | None:
         """Return the first of them whose deadline is before a time."""
-        opened = self.opened.values() if self.opened else ()
-        return min((pending for pending in opened if pending.deadline < before), key=_deadline, default=None)
+        return min((one for one in self.opened.values() if one.deadline < before), key=_deadline, default=None)
 
     def close(self) -> None:
         """Keep those of the hash behind all others."""
-        for pending in self.opened.values() if self.opened else ():
+        for pending in self.opened.values():
             body = encode(pending)
             self.size += len(body)
             self._shelf.add([PieceEntry(pending.hash, pending.deadline, body)])
-        self.opened = None
+        self.opened.clear()
 
     def measure(self, tally: Tally) -> None:
         """Set the gauges of the open requests, as of :meth:`dump`."""
@@ -104,7 +95,7 @@ class PendingRequests:
         """Yield the requests whose deadline is before a time, by deadline and hash, each as the only one of it."""
         for entry in self._shelf.due(watermark):
             pending = decode_pending(entry.body)
-            self.opened = {pending.correlation_id: pending}
+            self.opened[pending.correlation_id] = pending
             yield pending
 
     @property

@@ -150,6 +150,7 @@ class CorrelateShard:
             # hash by hash: all about a request is done before the next one displaces it from the processor's caches
             for found, own in groups.items():
                 self._claimed = decided.get(found, _NEVER)
+                self._pending.open(found)
                 for _ in self._fold(own, self._process, passed):
                     self._put_aside()
                     yield
@@ -177,7 +178,6 @@ class CorrelateShard:
         """Process the records of one hash; let time pass for its requests, and keep those that stay open."""
         yield from self._take(records, decide)
         if not self._pending.opened:
-            self._pending.opened = None
             return
         while (due := self._pending.due(passed)) is not None:
             yield from self._take([due], self._close)
@@ -197,7 +197,7 @@ class CorrelateShard:
         if record.source == SIGNALS:
             self._open(record)
         elif record.source != DECLARATIONS:
-            pending = self._pending.find(record)
+            pending = self._pending.opened.get(record.correlation_id)
             if pending is None or self._refuses or (received := self._reader.usual_ack(record, pending)) is None:
                 self._answer(record, early=early)
                 return
@@ -207,7 +207,7 @@ class CorrelateShard:
 
     def _open(self, record: Record) -> None:
         """Open a request, or record a signal that awaits nothing, or whose correlation-id is in use."""
-        pending = self._pending.find(record)
+        pending = self._pending.opened.get(record.correlation_id)
         if pending is not None and record.timestamp > self._recent.end(pending):
             # a new use of the id: it starts when the old one is decided, in any order of reading
             pending.successors.append(record)
@@ -219,7 +219,7 @@ class CorrelateShard:
                 self._writer.record_signal(signal_id, row)
                 return
             key = opened.correlation_id
-            self._pending.of(record.hash)[key] = opened
+            self._pending.opened[key] = opened
             self._unrecorded[key] = (signal_id, row)
             if held := self._held.take(record.hash):
                 self._following.append((self._early(key, held), partial(self._process, early=True)))
@@ -267,7 +267,7 @@ class CorrelateShard:
 
     def _match(self, record: Record) -> Pending | AckDisposition | Literal["held"]:
         """Return the request that an answer is for, or why it does not count; ``held``: its request may follow."""
-        pending = self._pending.find(record)
+        pending = self._pending.opened.get(record.correlation_id)
         if pending is not None and pending.started_at > record.timestamp:
             # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
             if record.timestamp <= self._claimed:
@@ -324,7 +324,7 @@ class CorrelateShard:
     def _close(self, pending: Pending, decide: Decide = decision.time_out, decided_at: int | None = None) -> None:
         """Answer a request, at its deadline if no time is given, and with an error if that fails."""
         key = pending.correlation_id
-        del self._pending.of(pending.hash)[key]
+        del self._pending.opened[key]
         self._claimed = self._recent.remember(pending)
         _, row = self._unrecorded.pop(key, (None, None))
         closing = pending, decide, pending.deadline if decided_at is None else decided_at, row

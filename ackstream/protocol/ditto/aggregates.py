@@ -210,7 +210,6 @@ def _ack_shape(before: bytes, after: bytes) -> tuple[bytes, bytes, bool] | None:
 # -- requests of a known shape -----------------------------------------------------------------------------------------
 
 _SOME_TEXT = "text"
-_TEXT = {str}
 
 
 def answered(request: Request, correlation_id: str) -> tuple[Request, bytes]:
@@ -252,12 +251,9 @@ def read_shaped(
         for name in texts:
             if type(headers[name]) is not str:
                 return None
-        values = [headers[name] for name in typed]
-        for place, value in enumerate(values):
-            # of anything but texts it cannot be compared, because [1] equals [True]
-            if type(value) is list and {*map(type, value)} <= _TEXT:
-                values[place] = tuple(value)
-        shape = _shape(suffix, names, default_timeout_ms, max_timeout_ms, *values)
+        # as JSON they can be compared: [1] equals [True]
+        values = _encode([headers[name] for name in typed])
+        shape = _shape(suffix, names, default_timeout_ms, max_timeout_ms, values)
     except (DittoError, TypeError, ValueError, OverflowError, *UNREADABLE):
         return None
     like, channel, repeated, own = shape
@@ -280,15 +276,15 @@ def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bo
     return texts, typed, spelled, ORIGINATOR in names
 
 
-@lru_cache(maxsize=4096, typed=True)
+@lru_cache(maxsize=4096)
 def _shape(
-    suffix: str, names: tuple[str, ...], default_timeout_ms: int, max_timeout_ms: int, *values: Any
+    suffix: str, names: tuple[str, ...], default_timeout_ms: int, max_timeout_ms: int, values: bytes
 ) -> tuple[Request, str | None, dict[str, Any], tuple[str, ...]]:
     """Read a request like those of a shape, with the values of the headers that are no texts."""
     # returns it, the channel of its topic path, the headers that an aggregate repeats, and the names of those with the
     # values of each request
     texts, typed, *_ = _names(names)
-    known = {name: list(value) if type(value) is tuple else value for name, value in zip(typed, values, strict=True)}
+    known = dict(zip(typed, _decode_value(values), strict=True))
     check_storable(known)
     envelope = Envelope(TopicPath.parse(f"ns/name/{suffix}"), {name: known.get(name, _SOME_TEXT) for name in names})
     request = read_request(envelope, default_timeout_ms=default_timeout_ms, max_timeout_ms=max_timeout_ms)
