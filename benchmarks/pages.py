@@ -50,6 +50,10 @@ CLUSTER = (
     "executors", "messages", "partitions of a topic", "shards", "messages/s, warm", "whole run",
     "µs of the driver's processor per message",
 )  # fmt: skip
+BESIDE = (
+    "a fresh program", "messages/s", "µs of processor per message", "reply, s", "timeout late, s",
+    "silent after kill -9, s", "memory, GB", "replies repeated",
+)  # fmt: skip
 LIVE = (
     "contender", "reply p50", "p95", "last ack p50", "p95", "timeout late p50", "p95", "cores", "memory, GB",
     "silent after a kill", "caught up", "repeated", "wrong or missing",
@@ -161,6 +165,22 @@ def peers(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def beside(report: dict[str, Any]) -> str:
+    """Write the table of what each peer costs as a program of its own."""
+    rows = [
+        (
+            f"**{name}**" if name.startswith("ackstream") else name,
+            f"{one['messages_a_second']['warm']:,.0f}",
+            f"{one['processor_microseconds'] + one['broker_microseconds']:.0f}",
+            *_seconds(one["live"]["reply"]["p50"], one["live"]["late"]["p50"], one["live"]["kill"]["silent"]),
+            f"{one['memory_bytes'] / 2**30:.1f}",
+            f"{one['live']['counts'].get('repeated', 0):,}",
+        )
+        for name, one in report["figures"]["contenders"].items()
+    ]
+    return _alone(table(BESIDE, rows))
+
+
 def profile(report: dict[str, Any]) -> str:
     """Write the tables of processor time and of a small batch."""
     backlog, small = report["figures"]["backlog"], report["figures"]["small"]
@@ -228,27 +248,29 @@ def _seconds(*values: float | None) -> list[str]:
 
 
 class Part(NamedTuple):
-    """A part of a page, and what makes it of a benchmark's report."""
+    """A part of a page, and what makes it of the report of a benchmark."""
 
     page: Path
+    result: str
     text: Callable[[dict[str, Any]], str]
 
 
 PARTS = {
-    "latency": Part(FRONT, latency),
-    "throughput": Part(FRONT, throughput),
-    "acks": Part(README, acks),
-    "peers": Part(README, peers),
-    "profile": Part(README, profile),
-    "scale": Part(README, scale),
+    "latency": Part(FRONT, "latency", latency),
+    "throughput": Part(FRONT, "throughput", throughput),
+    "beside": Part(FRONT, "peers", beside),
+    "acks": Part(README, "acks", acks),
+    "peers": Part(README, "peers", peers),
+    "profile": Part(README, "profile", profile),
+    "scale": Part(README, "scale", scale),
 }
-"""By the benchmark."""
 
 
-def write(name: str, report: dict[str, Any]) -> None:
-    """Write a benchmark's part, if there is one, into its page."""
-    if (found := PARTS.get(name)) is not None:
-        replace(found.page, name, found.text(report))
+def write(benchmark: str, report: dict[str, Any]) -> None:
+    """Write a benchmark's parts, if there are any, into their pages."""
+    for name, found in PARTS.items():
+        if found.result == benchmark:
+            replace(found.page, name, found.text(report))
 
 
 def replace(page: Path, name: str, text: str) -> None:

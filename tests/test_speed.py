@@ -10,7 +10,7 @@ from benchmarks import goals, pages
 from benchmarks.goals import Goal
 from benchmarks.sampling import OTHER_PARTS, parts
 
-RESULTS = {"r": {"figures": {"a": 2.5, "b": [{"n": 1, "ms": 40.0}, {"n": 2, "ms": 10.0}]}}}
+RESULTS = {"r": {"figures": {"a": 2.5, "b": [{"n": 1, "ms": 40.0}, {"n": 2, "ms": 10.0}], "c": {"x": 3, "y": 4}}}}
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,8 @@ RESULTS = {"r": {"figures": {"a": 2.5, "b": [{"n": 1, "ms": 40.0}, {"n": 2, "ms"
         (Goal("f", "r", ("a",), 2.6, least=True), ("f", "≥ 2.6", "2.5", "**no**", "`r`")),
         (Goal("f", "r", ("b", {"n": 2}, "ms"), 10), ("f", "≤ 10", "10", "yes", "`r`")),
         (Goal("f", "r", ("b", {"n": 1}, "ms"), 3, relative=("b", {"n": 2}, "ms")), ("f", "≤ 3", "4", "**no**", "`r`")),
+        (Goal("f", "r", ("c",), 6), ("f", "≤ 6", "7", "**no**", "`r`")),
+        (Goal("f", "r", ("a",), 2, unit=2), ("f", "≤ 2", "1.25", "yes", "`r`")),
         (Goal("f", "other", ("a",), 1), ("f", "≤ 1", "-", "not measured", "`other`")),
     ],
 )
@@ -35,8 +37,8 @@ def test_the_table_of_goals_is_made_of_the_results() -> None:
 
 @pytest.mark.parametrize("name", pages.PARTS)
 def test_the_other_tables_are_made_of_the_results_too(name: str) -> None:
-    page, text = pages.PARTS[name]
-    report = json.loads((pages.RESULTS / f"{name}.json").read_text("utf-8"))
+    page, result, text = pages.PARTS[name]
+    report = json.loads((pages.RESULTS / f"{result}.json").read_text("utf-8"))
     assert pages.part(page.read_text("utf-8"), name) == text(report)
 
 
