@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from benchmarks.common import Bench
 
 WARM_UP = 2
-CHUNK = 10_000
+CHUNK = 5_000
 METHOD = (
     "The ledger is written by the shard operator itself, run alone: one record a decided request with its request and "
     "its acknowledgements. It waits in Kafka; each round has new tables and a new checkpoint and stops at the ledger's "

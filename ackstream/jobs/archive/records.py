@@ -217,6 +217,7 @@ def _spans(records: Sequence[Record], parts: dict[str, tuple[list[Record], list[
 
 def _rows(table: str, owners: list[Record], parts: list[Any]) -> pa.RecordBatch:
     columns = TABLES[table].arrow
+    fields = dict(zip(parts[0].__struct_fields__, zip(*map(msgspec.structs.astuple, parts), strict=True), strict=True))
     arrays: list[Any] = []
     for field, column in zip(columns, TABLES[table].columns, strict=True):
         name = field.name
@@ -224,23 +225,21 @@ def _rows(table: str, owners: list[Record], parts: list[Any]) -> pa.RecordBatch:
             # the second column is the row's time
             arrays.append(arrays[1].cast(pa.date32()))
         elif column.kind == TIME:
-            arrays.append(pa.array(map(attrgetter(name), parts), _MILLISECONDS).cast(field.type))
+            arrays.append(pa.array(fields[name], _MILLISECONDS).cast(field.type))
+        elif name in JSON_TEXTS and column.kind == TEXT:
+            arrays.append(pa.array(_texts(fields[name], JSON_TEXTS[name]), field.type))
+        elif name == "id":
+            arrays.append(pa.array(_ids(table, owners, parts), field.type))
         else:
-            arrays.append(pa.array(_values(table, name, owners, parts, is_text=column.kind == TEXT), field.type))
+            values = fields[name] if name in fields else list(map(attrgetter(name), owners))
+            arrays.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _values(table: str, name: str, owners: list[Record], parts: list[Any], *, is_text: bool) -> list[Any]:
-    if name in ("query_id", "batch_id"):
-        return [getattr(owner, name) for owner in owners]
-    if name == "id":
-        return _ids(table, owners, parts)
-    values = list(map(attrgetter(name), parts))
-    if is_text and name in JSON_TEXTS:
-        texts = [None if value is None else bytes(value) for value in values]
-        # of these a string is its content, as in other columns
-        return texts if JSON_TEXTS[name] else [text if not text or text[:1] == b"{" else plain(text) for text in texts]
-    return values
+def _texts(values: Iterable[Raw | None], any_json: bool) -> list[bytes | None]:  # noqa: FBT001 - of JSON_TEXTS
+    texts = [None if value is None else bytes(value) for value in values]
+    # of these a string is its content, as in other columns
+    return texts if any_json else [text if not text or text[:1] == b"{" else plain(text) for text in texts]
 
 
 def _ids(table: str, owners: list[Record], parts: list[Any]) -> list[str]:
