@@ -83,8 +83,8 @@ def source(
     limits = {} if limit is None else {"maxOffsetsPerTrigger": str(limit)}
     stream = (
         spark.readStream.format("kafka")
-        # the default would delay every almost empty batch by 500 ms
-        .options(**spark_options(kafka, {"fetch.max.wait.ms": "5"}), **limits)
+        # the default waits would delay every almost empty batch by 500 ms, and after each poll Spark fetches anew
+        .options(**spark_options(kafka, {"fetch.max.wait.ms": "5", "max.poll.records": "10000"}), **limits)
         .option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
         .option("groupIdPrefix", kafka.group_of(job))
         .option("subscribe", ",".join(starts))

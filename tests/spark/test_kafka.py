@@ -105,11 +105,12 @@ def test_a_time_is_the_first_record_of_then_or_later_and_the_end_where_there_is_
 def test_records_that_were_deleted_unread_stop_a_job_unless_the_settings_say_otherwise(
     on_data_loss: Any, fails: str
 ) -> None:
-    options = KafkaOptions(java={"fetch.max.wait.ms": "500"})
+    options = KafkaOptions(java={"fetch.max.wait.ms": "500", "max.poll.records": "500"})
     spark, kafka = mock.MagicMock(), Kafka(on_data_loss=on_data_loss, options=options)
     spark_kafka.source(spark, kafka, {"signals": EARLIEST}, job="mine", limit=5, headers=False)
     given = spark.readStream.format.return_value.options
     assert given.call_args.kwargs["kafka.fetch.max.wait.ms"] == "5"
+    assert given.call_args.kwargs["kafka.max.poll.records"] == "10000"
     assert given.call_args.kwargs["kafka.isolation.level"] == "read_committed"
     assert given.return_value.option.call_args.args == ("failOnDataLoss", fails)
     loss = given.return_value.option.return_value
