@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from ackstream.errors import AckstreamError, SettingsError
 from ackstream.jobs.correlate.readings import CorrelateTopics, look_up, with_present_topics
@@ -59,10 +59,8 @@ FIELD_TYPES = {
     "partition": IntegerType(),
 }
 OUTPUT_SCHEMA = StructType(
-    [StructField(name, ArrayType(FIELD_TYPES.get(name, StringType()))) for name in Emission.__struct_fields__]
+    [StructField(name, FIELD_TYPES.get(name, StringType())) for name in Emission.__struct_fields__]
 )
-"""A row has the emissions of a part of the records, an array for each of their fields: a row for each would cost more
-than to decide and write its content."""
 
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
 
@@ -220,7 +218,7 @@ def correlate(
             share.add(list(read_records(frame)), int(frame["size"].sum()))
         for _ in shard.process(share, batch.tick):
             if writer.emissions:
-                # in a frame of its own: Spark fills frames by rows, not bytes
+                # sent at once: Spark sends rows by their number, not their bytes
                 yield write_frame(writer.take(), FRAME_ROWS)
     if writer.emissions:
         yield write_frame(writer.take())
@@ -230,15 +228,13 @@ def correlate(
 
 
 def write_frame(emissions: list[Emission], empty: int = 0) -> pd.DataFrame:
-    """Lay out emissions in the columns of :data:`OUTPUT_SCHEMA`, in one row, and as many empty ones as wanted."""
-    columns = zip(*map(msgspec.structs.astuple, emissions), strict=True)
-    rows = [[list(column), *[None] * empty] for column in columns]
-    return pd.DataFrame(dict(zip(Emission.__struct_fields__, rows, strict=True)), dtype=object)
+    """Lay out emissions in the columns of :data:`OUTPUT_SCHEMA`, and as many empty rows as wanted."""
+    rows = [*map(msgspec.structs.astuple, emissions), *[(None,) * len(OUTPUT_SCHEMA)] * empty]
+    return pd.DataFrame(rows, columns=OUTPUT_SCHEMA.names, dtype=object)
 
 
 def sink_columns(emissions: DataFrame) -> DataFrame:
     """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
-    emissions = emissions.select(F.inline(F.arrays_zip(*emissions.columns)))
     own, repeated = record_headers.reply_record_headers(F.col, F.lit(PROTOCOL_CONTENT_TYPE))
     reply, (spring, trace) = ([spark_kafka.header_entry(*one) for one in part.items()] for part in (own, repeated))
     of_spring, traced = F.col("spring_correlation").isNotNull(), F.col("traceparent").isNotNull()
@@ -250,6 +246,7 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
         .when(F.col("reply_id").isNotNull(), F.array(*reply))
         .when(F.col("reason").isNotNull(), F.array(spark_kafka.header_entry(record_headers.REASON, F.col("reason"))))
     )
+    emissions = emissions.where(F.col("topic").isNotNull())
     return emissions.select("topic", "partition", "key", "value", headers.alias("headers"))
 
 
