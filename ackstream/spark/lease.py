@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
-LEASE_SECONDS, LEASE_INTERVALS = 6.0, 6
+LEASE_SECONDS, LEASE_INTERVALS = 3.0, 3
 LOOK_SECONDS = 0.2
 SEND_SECONDS = 30.0
 MAX_DIGITS = 19

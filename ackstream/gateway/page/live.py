@@ -49,7 +49,7 @@ FAILURES = 50
 
 
 RESTART_MS = 60_000
-"""A job is missing after this time without a sign of life: its lease (6 s), and its usual restart by a supervisor."""
+"""A job is missing after this time without a sign of life: its lease (3 s), and its usual restart by a supervisor."""
 
 
 @dataclass
