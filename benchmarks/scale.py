@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ackstream.jobs.correlate import job
 from ackstream.kafka.clients import connect_consumer
-from ackstream.spark.clock import ClockBroker
+from ackstream.spark.clock import ClockBroker, next_tick
 from ackstream.spark.lease import LeaseLog
 from ackstream.spark.progress import consumed_offsets, planned_offsets
 from benchmarks import broker, common, driving, throughput
@@ -165,13 +166,13 @@ def _kafka(settings: Settings) -> dict[str, float]:
         target = broker.producer(settings.kafka.bootstrap)
         broker.heartbeat(target, filled)
         target.flush()
-        lagging = itertools.cycle(filled)
+        unread, now = dict.fromkeys(filled, 1), time.time_ns() // 1_000_000
         committed = {one: OffsetAndMetadata(0, "", -1) for one in partitions}
 
         return {
             "Kafka: ends for a tick": seconds(own.ends, driving.REPEATS) * 1e3,
-            "Kafka: the oldest unread record of a partition": seconds(
-                lambda: own.timestamp_at(next(lagging), 0, 1), driving.REPEATS
+            "Kafka: the oldest unread record of a minute": seconds(
+                lambda: next_tick({}, unread, now - 60_000, now, own.offsets), driving.REPEATS
             )
             * 1e3,
             "Kafka: commit the offsets": seconds(lambda: consumer.commit(committed), driving.REPEATS) * 1e3,
@@ -190,7 +191,7 @@ def _batches(bench: Bench, settings: Settings) -> dict[str, float]:
             wait(query, lambda number=number: len(batches(query)) > number, PATIENCE, pause=0.05)
         found = typical(batches(query)[warm:])
         asked = (
-            seconds(lambda: planned_offsets(query), driving.REPEATS),
+            seconds(planned_offsets(query), driving.REPEATS),
             seconds(lambda: consumed_offsets(query), driving.REPEATS),
         )
     names = {

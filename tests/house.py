@@ -23,7 +23,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (1_999, 9),
     "protocol": (6_458, 30),
     "kafka": (2_048, 8),
-    "spark": (3_356, 12),
+    "spark": (3_354, 12),
     "lake": (1_753, 9),
     "jobs": (10_500, 38),
     "client": (10_286, 40),

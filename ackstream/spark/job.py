@@ -155,7 +155,7 @@ class Job:
         finally:
             spark.sparkContext.setLocalProperty(POOL, None)
         if clock is not None:
-            watched = Watched(partial(planned_offsets, query), partial(told, own)) if self.ticks else None
+            watched = Watched(planned_offsets(query), partial(told, own)) if self.ticks else None
             clock.follow(watched, query.stop)
         FIGURES.follow(f"shards of {self.name}", lambda: told(own).figures())
         return query

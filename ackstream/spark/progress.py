@@ -45,7 +45,7 @@ from ackstream.observe.metrics import (
 from ackstream.spark.batches import repeating
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from pyspark.sql.streaming.query import StreamingQuery
@@ -80,10 +80,20 @@ def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
     return _offsets(query.lastProgress, "endOffset")
 
 
-def planned_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
-    """Return the next offsets of the query after its newest batch, which may be running; empty between batches."""
-    # there is no public way: the progress of a batch comes at its end
-    return _known(query._jsq.streamingQuery().availableOffsets())  # noqa: SLF001
+def planned_offsets(query: StreamingQuery) -> Callable[[], Offsets]:
+    """Return a function that finds the next offsets of the query after its newest batch, which may be running."""
+    # there is no public way: the progress of a batch comes at its end. Most looks find the same text
+    execution = query._jsq.streamingQuery()  # noqa: SLF001
+    text, known = "", dict[TopicPartition, int]()
+
+    def planned() -> Offsets:
+        nonlocal text, known
+        progress = execution.availableOffsets()
+        if (found := progress.toString()) != text:
+            text, known = found, _known(progress)
+        return known
+
+    return planned
 
 
 def _known(progress: Any, *others: str) -> dict[TopicPartition, int]:

@@ -23,6 +23,7 @@ from ackstream.spark.progress import (
     first_offsets,
     lost_records,
     open_transactions,
+    planned_offsets,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,26 @@ def test_offsets_are_those_of_the_kafka_sources_of_the_last_batch_and_of_the_fir
     assert first_offsets(query) == {TopicPartition("a", 0): 5}
     new: Any = SimpleNamespace(lastProgress=None, recentProgress=[])
     assert consumed_offsets(new) == first_offsets(new) == {}
+
+
+def test_the_jvm_is_asked_for_the_planned_offsets_of_a_batch_once_and_else_whether_they_are_the_same() -> None:
+    text, offset, read = {"a": {"0": 5}}, mock.Mock(), 0
+
+    def values() -> Any:
+        nonlocal read
+        read += 1
+        return SimpleNamespace(hasNext=mock.Mock(side_effect=[True, False]), next=lambda: offset)
+
+    offset.getClass.return_value.getSimpleName.return_value = "KafkaSourceOffset"
+    offset.json = lambda: json.dumps(text)
+    plan = SimpleNamespace(valuesIterator=values, toString=lambda: json.dumps(text))
+    execution = SimpleNamespace(availableOffsets=lambda: plan)
+    planned = planned_offsets(SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: execution)))  # type: ignore[arg-type]
+    assert [planned() for _ in range(9)] == [{TopicPartition("a", 0): 5}] * 9
+    assert read == 1
+    text["a"]["0"] = 6
+    assert [planned() for _ in range(9)] == [{TopicPartition("a", 0): 6}] * 9
+    assert read == 2
 
 
 @pytest.mark.parametrize(
