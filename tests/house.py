@@ -25,7 +25,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "kafka": (2_048, 8),
     "spark": (3_354, 12),
     "lake": (1_753, 9),
-    "jobs": (10_500, 38),
+    "jobs": (10_495, 38),
     "client": (10_286, 40),
     "observe": (1_458, 7),
     "gateway": (5_623, 22),
@@ -40,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_985, 212
+LINES, MODULES = 52_978, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_964
+CORE_LINES = 34_957
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

@@ -204,7 +204,7 @@ def shard_keys(spark: SparkSession, shards: int) -> list[int]:
     return found
 
 
-def operate(records: DataFrame, key: str, handle: Handle, output: StructType) -> DataFrame:
+def operate(records: DataFrame, key: str, handle: Handle, output: StructType | str) -> DataFrame:
     """Apply ``handle`` to each shard that has records or whose timeout has come.
 
     :param records: with the watermark column ``clock`` (:func:`~ackstream.spark.kafka.ticked`), and ticks for each

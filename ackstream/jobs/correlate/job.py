@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pandas as pd
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from ackstream.errors import AckstreamError, SettingsError
 from ackstream.jobs.correlate.readings import CorrelateTopics, look_up, with_present_topics
@@ -52,14 +51,11 @@ if TYPE_CHECKING:
 
 TICKS = "clock"
 READ = ("signals", "acks", "twin-acks", "declarations")
-FRAME_ROWS = 10_000
+FRAME_ROWS = 60_000
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
-FIELD_TYPES = {
-    **dict.fromkeys(("key", "value", "spring_correlation", "traceparent"), BinaryType()),
-    "partition": IntegerType(),
-}
-OUTPUT_SCHEMA = StructType(
-    [StructField(name, FIELD_TYPES.get(name, StringType())) for name in Emission.__struct_fields__]
+OUTPUT_SCHEMA = (
+    "topic STRING, key BINARY, value BINARY, reply_id STRING, status STRING, completed_by STRING,"
+    " spring_correlation BINARY, reason STRING, traceparent BINARY, partition INT"
 )
 
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
@@ -110,7 +106,7 @@ def conf(settings: Settings) -> Mapping[str, str]:
     return {
         SHUFFLE_PARTITIONS: str(settings.correlate.shuffle_partitions),
         "spark.sql.streaming.stateStore.providerClass": provider,
-        # not fewer: each frame comes with the whole state
+        # each frame comes with the whole state: a shard's share of a full batch is one
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(FRAME_ROWS),
     }
 
@@ -182,9 +178,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             "offset",
             spark_kafka.event_time().alias("timestamp"),
             "hash",
-            F.when(signal, F.coalesce("correlation_id", coordinates))
-            .otherwise(F.col("correlation_id"))
-            .alias("correlation_id"),
+            F.coalesce("correlation_id", F.when(signal, coordinates)).alias("correlation_id"),
             "key",
             # of a value over the limit only as much goes on as its dead letter keeps
             F.when(F.length("value") > settings.correlate.max_value_bytes, F.substring("value", 1, DEAD_LETTER_BYTES))
@@ -229,8 +223,9 @@ def correlate(
 
 def write_frame(emissions: list[Emission], empty: int = 0) -> pd.DataFrame:
     """Lay out emissions in the columns of :data:`OUTPUT_SCHEMA`, and as many empty rows as wanted."""
-    rows = [*map(msgspec.structs.astuple, emissions), *[(None,) * len(OUTPUT_SCHEMA)] * empty]
-    return pd.DataFrame(rows, columns=OUTPUT_SCHEMA.names, dtype=object)
+    names = Emission.__struct_fields__
+    rows = [*map(msgspec.structs.astuple, emissions), *[(None,) * len(names)] * empty]
+    return pd.DataFrame(rows, columns=names, dtype=object)
 
 
 def sink_columns(emissions: DataFrame) -> DataFrame:

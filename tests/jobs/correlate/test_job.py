@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pandas as pd
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.correlate import job, pending, shard
 from ackstream.jobs.correlate.job import OUTPUT_SCHEMA, correlate, records, sink_columns, write_frame
@@ -19,12 +20,12 @@ from ackstream.jobs.correlate.state import Record
 from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import records as spark_records
-from ackstream.spark.operator import operator
+from ackstream.spark.operator import STATE_SCHEMA, operator
 from ackstream.spark.pieces import Aside
 from tests.jobs.correlate.shards import Log, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import pytest
@@ -81,7 +82,7 @@ def _emissions(frames: list[pd.DataFrame]) -> list[Emission]:
 def test_a_batch_becomes_a_frame_and_a_state_with_the_next_timeout() -> None:
     log, state = Log(), State()
     (found,) = _call(state, [log.command(1000, "x", requested_acks=["a-ack"])], [log.ack(1100, "b-ack", 200, "x")])
-    assert list(found.columns) == OUTPUT_SCHEMA.names
+    assert list(found.columns) == [field.split()[0] for field in OUTPUT_SCHEMA.split(",")]
     assert found["topic"].tolist() == ["ledger", "ledger"]
     assert state.timeout == 61_000
     again = State(61_001, state.get)
@@ -232,7 +233,7 @@ def test_the_session_has_what_the_settings_say() -> None:
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "60000",
     }
 
 
@@ -271,6 +272,23 @@ def test_a_record_has_its_correlation_id_from_a_header_or_the_json_and_headers_i
     assert [(row.correlation_id, names) for row, names in zip(found, named, strict=True)] == [
         (wanted, names) for *_, wanted, names in HEADERS
     ]
+
+
+def test_a_shard_gets_its_records_in_one_frame_unless_they_have_many_bytes(spark: SparkSession) -> None:
+    session = spark.newSession()
+    for key, value in job.conf(Settings()).items():
+        session.conf.set(key, value)
+
+    def rows(_key: Any, frames: Iterator[pd.DataFrame], _state: Any) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"rows": [len(frame) for frame in frames]})
+
+    def frames_of(records: int, size: int) -> list[int]:
+        frame = session.range(records).select(F.lit(0).alias("shard"), F.repeat(F.lit("x"), F.lit(size)).alias("value"))
+        shard = frame.groupBy("shard").applyInPandasWithState(rows, "rows INT", STATE_SCHEMA, "append", "NoTimeout")
+        return [row.rows for row in shard.collect()]
+
+    assert frames_of(50_000, 10) == [50_000]
+    assert frames_of(50, 1024 * 1024) == [32, 18]
 
 
 def test_the_sink_gets_a_record_for_each_emission_with_its_headers(spark: SparkSession) -> None:
