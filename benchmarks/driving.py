@@ -106,7 +106,7 @@ def _steps(width: Width, ends: Mapping[Any, int], read: Mapping[Any, int], *, du
                 if due
                 else int(lease.now * 1000) + LATER_MS
             )
-            said = Told(dict.fromkeys(range(width.shards), at), asked=True)
+            said = Told(dict.fromkeys(range(width.shards), at), {0: 1})
             began = time.perf_counter()
             clock.step(own)
             found.append(time.perf_counter() - began)
@@ -127,7 +127,8 @@ def reports(width: Width) -> dict[str, float]:
     of_tasks = []
     for task in range(width.tasks):
         own = range(task, width.shards, width.tasks)
-        of_tasks.append(pickle.dumps(Told(dict.fromkeys(own, 1), True, dict.fromkeys(own, gauges), tally)))  # noqa: FBT003
+        told = Told(dict.fromkeys(own, 2), dict.fromkeys(own, 1), dict.fromkeys(own, gauges), tally)
+        of_tasks.append(pickle.dumps(told))
 
     def batch() -> Told:
         value = Told()

@@ -175,7 +175,7 @@ class QueryClock:
         now = passing()
         if self._signed == float("-inf"):
             return ClockReading(None, 0, 0, 0)
-        due = self._earliest()
+        due = None if self._watched is None else self._watched.told().due(0)
         ahead = self._broker_time - max(self._believed, self._last)
         overdue = 0.0 if due is None else max(0.0, self._present(now) + self._broker_time - self._believed - due)
         return ClockReading(now - self._signed, self._last, overdue, ahead)
@@ -189,19 +189,16 @@ class QueryClock:
         if self._watched is None:
             return None
         told = self._watched.told()
-        if not told.asked:
+        if not told.ticks:
             return self._last if now >= self._ticked + self._interval else None
         # the batch that reads the last tick reports on deadlines before that tick
         due = told.due(self._last)
         return due if due is not None and due < self._present(now) else None
 
-    def _earliest(self) -> int | None:
-        return None if self._watched is None else self._watched.told().due(0)
-
     def _untold(self) -> bool:
         """Return whether the next deadline is unknown: the batch that reads the last tick will report it."""
-        due = self._earliest()
-        return due is not None and due < self._last
+        told = self._watched and self._watched.told()
+        return told is not None and told.due(0) != told.due(self._last)
 
     def _tick(self, broker: ClockBroker, now: float, wanted: int | None) -> None:
         self._ticked = now

@@ -167,19 +167,26 @@ def disconnect(job: str) -> None:
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-def ticked(stream: DataFrame, tick: Column | str) -> DataFrame:
-    """Let ticks alone advance the watermark: a quiet stream gets its timeouts, and Spark drops no record as late."""
-    # ``tick``: the time of a tick, null for other records; or the name of the column with it
+def ticked(stream: DataFrame, ticks: str) -> DataFrame:
+    """Let ticks alone advance the watermark: a quiet stream gets its timeouts, and Spark drops no record as late.
+
+    ``timestamp`` becomes the time of a record or of a tick, in epoch milliseconds; ``ticks`` is a topic's real name.
+    The watermark is a whole second, as Spark compiles code for each value of it.
+    """
+    is_tick = F.col("topic") == ticks
+    time = F.when(is_tick, _tick_time(stream.sparkSession)).otherwise(F.unix_millis("timestamp"))
     return (
-        stream.withColumn(CLOCK, F.col(tick) if isinstance(tick, str) else tick)
-        .withWatermark(CLOCK, "0 seconds")
+        stream.withColumn("timestamp", time)
+        # the end of its second, and a watermark that is a second behind it: Spark drops a tick up to the watermark
+        .withColumn(CLOCK, F.when(is_tick, F.timestamp_seconds(F.floor(F.col("timestamp") / 1000) + 1)))
+        .withWatermark(CLOCK, "1 second")
         # ticks that do not count end here; Spark pushes any condition on other columns below the watermark
-        .where(F.col(CLOCK).isNull() | (F.col(CLOCK) > F.timestamp_millis(F.lit(0))))
+        .where(F.col(CLOCK).isNull() | (F.col(CLOCK) > F.timestamp_seconds(F.lit(1))))
     )
 
 
-def tick_time(spark: SparkSession) -> Column:
-    """Return the time of a tick: its ``value``, at most its append time, as the tick covers no later records."""
+def _tick_time(spark: SparkSession) -> Column:
+    """Return the time of a tick, epoch ms: its ``value``, at most its append time, as it covers no later records."""
     # it is 0, without effect, if the tick is unreadable or its run does not count. The run that ``spark`` names counts,
     # and in a replayed batch also the run that counted when the batch was planned, so that the decisions are the same
     time, key = F.col("value").cast("string").try_cast("long"), F.col("key").cast("string")
@@ -187,12 +194,7 @@ def tick_time(spark: SparkSession) -> Column:
     if (former := spark.conf.get(FORMER_RUN, None)) is not None:
         run, end = json.loads(former)
         counts |= (key == run) & (F.col("offset") < end)
-    return F.timestamp_millis(F.when(counts & (time >= 0), F.least(time, F.unix_millis("timestamp"))).otherwise(0))
-
-
-def event_time() -> Column:
-    """Return the time of a row after :func:`ticked` in epoch milliseconds: of the record, or in the tick."""
-    return F.unix_millis(F.coalesce(CLOCK, "timestamp"))
+    return F.when(counts & (time >= 0), F.least(time, F.unix_millis("timestamp"))).otherwise(0)
 
 
 def header(name: str) -> Column:

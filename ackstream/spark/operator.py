@@ -2,8 +2,8 @@
 
 Grouping by shard instead of by correlation-id was measured to be 30 times faster; a call costs some milliseconds,
 mostly of pandas, so there are one or a few shards for each task. Time comes from ticks alone. A tick reaches all shards
-as a row, so that a deadline fires in the batch that reads the tick, and it advances the watermark, which is the time of
-later batches without a tick.
+as a row, so that a deadline fires in the batch that reads the tick, and it advances the watermark: its second is the
+time of later batches without a tick.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ class Told(NamedTuple):
     """The reports of shards to the driver: by key :attr:`Shard.next_timeout` and gauges, and the counters of all."""
 
     timeouts: Mapping[Any, int | None] = {}
-    asked: bool = False
-    """Whether a tick has reached all shards."""
+    ticks: Mapping[Any, int] = {}
+    """By key, the last tick that a shard has read."""
     gauges: Mapping[Any, dict[Key, float]] = {}
     tally: Tally = Tally()
 
     def due(self, since: int) -> int | None:
-        """Return the earliest timeout of a shard at ``since`` or later."""
-        return min((time for time in self.timeouts.values() if time is not None and time >= since), default=None)
+        """Return the earliest timeout of a shard at ``since`` or later, or of one that has read a tick of that time."""
+        found = ((self.ticks.get(key, 0), time) for key, time in self.timeouts.items() if time is not None)
+        return min((time for tick, time in found if max(tick, time) >= since), default=None)
 
     def figures(self) -> Tally:
         """Return the counters, and the merged gauges."""
@@ -94,7 +95,7 @@ class ShardBatch:
     """The records of one shard in a batch: one or several frames, or none after a timeout.
 
     :ivar frames: can be read once
-    :ivar watermark: epoch milliseconds; every record before it was read in an earlier batch
+    :ivar watermark: epoch milliseconds, a whole second; every record before it was read in an earlier batch
     :ivar tick: epoch milliseconds, the latest of ``ticks`` and the watermark; every record before it is read by the end
         of this batch. Both are known once the frames, which include the ticks, have been read
     :ivar told: the report of the shard, at the end of :meth:`restored`
@@ -130,7 +131,8 @@ class ShardBatch:
         tally = Tally()
         shard.measure(tally)
         gauges, tally.gauges = tally.gauges, {}
-        self.told = Told({self.key: timeout}, self.tick > self.watermark, {self.key: gauges}, tally)
+        ticks = {self.key: self.tick} if self.tick > self.watermark else {}
+        self.told = Told({self.key: timeout}, ticks, {self.key: gauges}, tally)
         if dumped is not None:
             if dumped != before:
                 # a state that a tick has not changed is not written
@@ -162,7 +164,7 @@ class _Latest(AccumulatorParam):  # type: ignore[misc]
         # not in place: the driver reads the value while tasks end
         return Told(
             {**value1.timeouts, **value2.timeouts},
-            value1.asked or value2.asked,
+            {**value1.ticks, **value2.ticks},
             {**value1.gauges, **value2.gauges},
             value1.tally.add(value2.tally),
         )

@@ -136,10 +136,10 @@ class System:
             )
             progress = query.lastProgress
             watermark = progress.eventTime.get("watermark") if progress is not None else None
-            return (
-                watermark is not None
-                and datetime.fromisoformat(watermark.replace("Z", "+00:00")).timestamp() * 1000 >= time_ms
-            )
+            if watermark is None:
+                return False
+            # it is in whole seconds
+            return datetime.fromisoformat(watermark.replace("Z", "+00:00")).timestamp() >= time_ms // 1000
 
         eventually(passed, f"the watermark {time_ms}", query)
 

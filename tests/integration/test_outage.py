@@ -78,7 +78,8 @@ class System:
         self._producer.send(self.kafka.topic(topic), value, ANY_RUN.encode(), timestamp_ms=time_ms).get(30)
         event_time = {} if query.lastProgress is None else query.lastProgress.eventTime
         watermark = event_time.get("watermark", "1970-01-01T00:00:00Z").replace("Z", "+00:00")
-        return datetime.fromisoformat(watermark).timestamp() * 1000 >= time_ms
+        # it is in whole seconds
+        return datetime.fromisoformat(watermark).timestamp() >= time_ms // 1000
 
     def say(self, value: bytes, key: bytes) -> int:
         """Send a record of a reader, writer or consumer; return the broker's time of it."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+from base64 import b64encode
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import pandas as pd
 import pytest
 from kafka.structs import OffsetAndTimestamp
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.types import StructType
 
 from ackstream.protocol.ditto.correlation_ids import of_json
 from ackstream.protocol.ditto.envelopes import decode
@@ -21,7 +25,8 @@ from ackstream.settings import Kafka
 from ackstream.settings.kafka import KafkaOptions, KafkaSecurity
 from ackstream.settings.security import Secret, Tls
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.kafka import COPY_BYTES, EARLIEST, FORMER_RUN, LATEST, MAX_COPY_BYTES, RUN, reading_tasks
+from ackstream.spark.kafka import CLOCK, COPY_BYTES, EARLIEST, FORMER_RUN, LATEST, MAX_COPY_BYTES, RUN, reading_tasks
+from ackstream.spark.operator import operate
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_ports
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 
     from kafka import TopicPartition
     from pyspark.sql import SparkSession
+
+    from ackstream.spark.operator import ShardBatch
 
 PREFIXED = Kafka(topic_prefix="x-")
 
@@ -124,6 +131,7 @@ def test_no_option_lets_a_sink_lose_or_repeat_records() -> None:
     assert found["kafka.compression.type"] == "zstd"
 
 
+SOURCE = "topic STRING, key BINARY, value BINARY, timestamp TIMESTAMP, offset LONG"
 TICKS: dict[str, tuple[bytes | None, bytes | None, int]] = {
     "own": (b"42", b"5000", 5_000),
     "at most its append time": (b"42", b"4102444800000", 9_000),
@@ -141,12 +149,12 @@ TICKS: dict[str, tuple[bytes | None, bytes | None, int]] = {
 
 def test_a_tick_counts_for_its_own_run_and_up_to_its_append_time(spark: SparkSession) -> None:
     own, at = spark.newSession(), datetime.fromtimestamp(9, tz=timezone.utc)
-    rows = [(name, key, value, at, 7) for name, (key, value, _) in TICKS.items()]
-    ticks = own.createDataFrame(rows, "name STRING, key BINARY, value BINARY, timestamp TIMESTAMP, offset LONG")
+    rows = [(name, "x-clock", key, value, at, 7) for name, (key, value, _) in TICKS.items()]
+    ticks = own.createDataFrame(rows, f"name STRING, {SOURCE}")
 
     def times() -> dict[str, int]:
-        found = ticks.select("name", F.unix_millis(spark_kafka.tick_time(own)).alias("time")).collect()
-        return {row["name"]: row["time"] for row in found}
+        found = spark_kafka.ticked(ticks, "x-clock").select("name", "timestamp").collect()
+        return dict.fromkeys(TICKS, 0) | {row["name"]: row["timestamp"] for row in found}
 
     own.conf.set(RUN, "42")
     assert times() == {name: time for name, (*_, time) in TICKS.items()}
@@ -158,6 +166,44 @@ def test_a_tick_counts_for_its_own_run_and_up_to_its_append_time(spark: SparkSes
     # where something else publishes the clock
     own.conf.unset(RUN)
     assert set(times().values()) == {0}
+
+
+def test_each_tick_of_a_second_reaches_a_shard_and_the_watermark_is_that_second(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    own = spark.newSession()
+    own.conf.set(RUN, "42")
+    own.conf.set("spark.sql.shuffle.partitions", "1")
+    # a batch each: ticks, and a record
+    values = [5_200, 5_700, None, 6_000, 6_999, 7_001]
+    for number, value in enumerate(values):
+        tick = {"topic": "x-clock", "key": b64encode(b"42").decode(), "value": b64encode(str(value).encode()).decode()}
+        row = {"topic": "other"} if value is None else tick
+        file = tmp_path / f"in-{number}.json"
+        file.write_text(json.dumps({**row, "timestamp": "1970-01-01T00:00:09Z", "offset": number}))
+        os.utime(file, (number, number))
+
+    def handle(batch: ShardBatch) -> Iterator[pd.DataFrame]:
+        timestamps = [time for frame in batch.frames for time in frame["timestamp"]]
+        yield pd.DataFrame({"found": [json.dumps([batch.watermark, batch.ticks, timestamps])]})
+
+    source = own.readStream.schema(SOURCE).option("maxFilesPerTrigger", 1).json(f"{tmp_path}/in-*.json")
+    rows = spark_kafka.ticked(source, "x-clock").select(F.lit(0).alias("shard"), "timestamp", CLOCK)
+    found = operate(rows, "shard", handle, StructType().add("found", "string"))
+    written = found.writeStream.queryName("ticks").format("memory").option("checkpointLocation", f"{tmp_path}/own")
+    query = written.outputMode("append").trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(PATIENCE_SECONDS)
+        assert [json.loads(row["found"]) for row in own.table("ticks").collect()] == [
+            [0, [5_200], []],
+            [5_000, [5_700], []],
+            [5_000, [], [9_000]],
+            [5_000, [6_000], []],
+            [6_000, [6_999], []],
+            [6_000, [7_001], []],
+        ]
+    finally:
+        query.stop()
 
 
 QUICKLY = {"default.api.timeout.ms": "900", "request.timeout.ms": "800", "max.block.ms": "500"}

@@ -113,7 +113,7 @@ def _handle(batch: ShardBatch) -> Iterator[pd.DataFrame]:
 def _run(state: Any, *frames: pd.DataFrame) -> tuple[tuple[int, int], Any]:
     told: list[Told] = []
     (found,) = operator(_handle, told.append)(("s",), iter(frames), state)
-    return (found["watermark"][0], found["tick"][0]), [(one.timeouts, one.asked) for one in told]
+    return (found["watermark"][0], found["tick"][0]), [(one.timeouts, one.ticks) for one in told]
 
 
 def test_ticks_are_no_records_and_the_latest_is_the_time_of_the_batch() -> None:
@@ -143,12 +143,25 @@ def test_what_a_tick_does_not_change_is_not_written_again() -> None:
 
 def test_a_shard_tells_what_it_waits_for_and_when_it_waits_for_nothing() -> None:
     state = State()
-    assert _run(state, _frame((5, 3, None)))[1] == [({"s": 5}, False)]
-    assert _run(state, _frame((9, 4, "2026-11-23")))[1] == [({"s": 5}, True)]
+    assert _run(state, _frame((5, 3, None)))[1] == [({"s": 5}, {})]
+    assert _run(state, _frame((9, 4, "2026-11-23")))[1] == [({"s": 5}, {"s": 4})]
     # what has not happened although its time has come waits for the next tick
-    assert _run(state, _frame((9, 12, "2026-11-23")))[1] == [({"s": 13}, True)]
-    assert _run(state, _frame((0, 5, None)))[1] == [({"s": None}, False)]
+    assert _run(state, _frame((9, 12, "2026-11-23")))[1] == [({"s": 13}, {"s": 12})]
+    assert _run(state, _frame((0, 5, None)))[1] == [({"s": None}, {})]
     assert state.value is None
+
+
+def test_a_timeout_counts_as_reported_after_a_tick_once_its_shard_has_read_that_tick() -> None:
+    batches = [
+        [Told({"s": 500, "t": 900}, {"s": 400, "t": 400})],
+        [Told({"s": 450}, {}), Told({"t": None}, {"t": 600})],
+        [Told({"s": 450}, {"s": 600})],
+    ]
+    told, found = Told(), []
+    for reports in batches:
+        told = reduce(_Latest().addInPlace, reports, told)
+        found.append((told.due(0), told.due(600)))
+    assert found == [(500, 900), (450, None), (450, 450)]
 
 
 def test_the_driver_adds_what_shards_count_and_knows_what_each_holds_now() -> None:

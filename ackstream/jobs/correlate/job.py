@@ -167,7 +167,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
         stream = stream.where(~declaration)
     shard = F.explode(F.when(every, shards).otherwise(F.array(own)))
     return (
-        spark_kafka.ticked(stream, F.when(topic == settings.kafka.topic(TICKS), spark_kafka.tick_time(spark)))
+        spark_kafka.ticked(stream, settings.kafka.topic(TICKS))
         .withColumn("only", F.when(alone, first["value"]))
         .withColumn("correlation_id", correlation_id)
         .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
@@ -176,7 +176,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             origin.otherwise(ACKS).alias("source"),
             "partition",
             "offset",
-            spark_kafka.event_time().alias("timestamp"),
+            "timestamp",
             "hash",
             F.coalesce("correlation_id", F.when(signal, coordinates)).alias("correlation_id"),
             "key",
@@ -196,7 +196,7 @@ def correlate(
 ) -> Iterator[pd.DataFrame]:
     """Process the records of a shard.
 
-    No record is earlier than the time that passed before its batch, even if the broker's clock was set back.
+    No record is earlier than the second of the time that passed before its batch, even if a clock was set back.
     ``slack_ms`` is the possible difference between brokers' clocks; ``aside`` keeps long idle open requests.
     """
     topics = with_present_topics(topics, kafka, limits)

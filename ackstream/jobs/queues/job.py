@@ -117,10 +117,10 @@ JOB = Job(
 def records(spark: SparkSession, settings: Settings) -> DataFrame:
     """Return the operator's input: messages for queues, and reports of consumers."""
     messages, reports = _messages(spark, settings), _reports(spark, settings)
-    rows = spark_kafka.ticked(messages.unionByName(reports, allowMissingColumns=True), spark_kafka.CLOCK)
+    rows = messages.unionByName(reports, allowMissingColumns=True)
     every = F.array(*(F.lit(queue.name) for queue in settings.queues))
     queue = F.explode(F.when(F.col(spark_kafka.CLOCK).isNotNull(), every).otherwise(F.array("queue")))
-    return rows.withColumns({"queue": queue, "timestamp": F.coalesce(F.unix_millis(spark_kafka.CLOCK), "timestamp")})
+    return spark_kafka.ticked(rows, settings.kafka.topic(TICKS)).withColumn("queue", queue)
 
 
 def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
@@ -141,7 +141,7 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
     return stored.withColumn("queue", F.explode(F.array_compact(F.array(*names)))).select(
         "queue",
         F.lit(ARRIVAL).alias("kind"),
-        F.unix_millis("received_at").alias("timestamp"),
+        F.col("received_at").alias("timestamp"),
         "topic",
         "partition",
         "offset",
@@ -186,7 +186,7 @@ def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
     return reports.where(is_tick | F.get_json_object(text, "$.type").isin(*TYPES)).select(
         F.coalesce(F.make_valid_utf8(F.get_json_object(text, "$.queue")), F.lit("")).alias("queue"),
         F.lit(REPORT).alias("kind"),
-        F.unix_millis("timestamp").alias("timestamp"),
+        "timestamp",
         "topic",
         "partition",
         "offset",
@@ -195,7 +195,6 @@ def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
         # beside nulls, the messages' whole numbers would reach Python as floats
         F.lit(0).cast("long").alias("batch"),
         F.lit(0).cast("long").alias("ttl_ms"),
-        F.when(is_tick, spark_kafka.tick_time(spark)).alias(spark_kafka.CLOCK),
     )
 
 

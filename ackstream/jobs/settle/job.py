@@ -26,7 +26,7 @@ from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, event_time, json_text, source, tick_time, ticked
+from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, json_text, source, ticked
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
 from ackstream.spark.records import Share
 
@@ -125,12 +125,12 @@ def records(stream: DataFrame, settings: Settings, keys: Sequence[int]) -> DataF
         .otherwise(F.array(shard))
     )
     return (
-        ticked(stream, F.when(F.col("topic") == kafka.topic(TICKS), tick_time(stream.sparkSession)))
+        ticked(stream, kafka.topic(TICKS))
         .withColumn("source", F.when(F.col("topic") == kafka.topic("stored"), STORED).otherwise(REPORTS))
         .withColumn("report", F.from_json(text, "type STRING, writer STRING, client STRING"))
         .select(
             F.explode(to).alias("shard"),
-            event_time().alias("timestamp"),
+            "timestamp",
             "source",
             "partition",
             "offset",
