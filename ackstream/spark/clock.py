@@ -10,9 +10,9 @@ any order of reading. If partitions are on several brokers, time stays ``clock.s
 a broker shows a record only once its followers have it. A jump of a clock is followed slowly (``lease.Pace``).
 
 The clock sends a tick when a deadline of a shard is due, and now and then while records are read, so that shards can
-expire entries. A shard reports its earliest deadline alone, and the next one in the batch that reads the tick; the
-clock looks until that batch ends. While no shard waits it sends nothing: an idle query has no batches. The run is the
-key of its ticks; a query counts only those of its own run, up to their append time.
+expire entries. A shard reports its earliest deadline alone, and the next one in the batch that reads the tick; until
+then each batch that reads records gets a tick. While no shard waits it sends nothing: an idle query has no batches.
+The run is the key of its ticks; a query counts only those of its own run, up to their append time.
 """
 
 from __future__ import annotations
@@ -155,9 +155,8 @@ class QueryClock:
         wanted = self._wanted(asked)
         looks = wanted is not None or self._untold()
         if looks and asked < self._ticked + RETRY_SECONDS:
-            if wanted is not None:
-                # the query may have planned a batch meanwhile
-                self._pass(broker, self._passed(), wanted)
+            # the query may have planned a batch meanwhile
+            self._pass(broker, self._passed(), wanted)
             looks = False
         if not looks and asked < self._signed + self._interval:
             return
@@ -207,22 +206,21 @@ class QueryClock:
         present = self._believed - self._behind
         self._marks.append(Mark(present, self._ends))
         tick = self._passed()
-        if wanted is None and (self._untold() or self._progress() == self._read):
+        if wanted is None and self._progress() == self._read:
             return
         least = self._last if wanted is None else wanted
         if tick <= least < present - BEHIND_MS and now >= self._look_at:
             tick = max(tick, next_tick(self._consumed, self._ends, self._last, present, broker.offsets))
             self._look_at = passing() + LOOK_PAUSES * (passing() - now)
-        self._pass(broker, tick, least)
+        self._pass(broker, tick, wanted)
 
     def _passed(self) -> int:
         """Return the latest known time before which every record has been read."""
         if self._watched is not None:
             # Spark has no planned offsets between two batches
             self._consumed = {**self._consumed, **self._watched.consumed()}
-        read = self._consumed
         # ends only grow: marks are passed in their order
-        while self._marks and all(read.get(one, 0) >= end for one, end in self._marks[0].ends.items()):
+        while self._marks and all(self._consumed.get(one, 0) >= end for one, end in self._marks[0].ends.items()):
             self._reached = max(self._reached, self._marks.popleft().time)
         return self._reached
 
@@ -230,11 +228,13 @@ class QueryClock:
         """Return the next offsets of the partitions that existed at the last lookup."""
         return {partition: self._consumed.get(partition, 0) for partition in self._ends}
 
-    def _pass(self, broker: ClockBroker, tick: int, least: int) -> None:
-        if tick > least:
+    def _pass(self, broker: ClockBroker, tick: int, wanted: int | None) -> None:
+        """Send a tick that passes the deadline that is due; if none is known, one for each batch that reads records."""
+        if tick > (self._last if wanted is None else wanted):
             read = self._progress()
-            # a tick counts up to its append time
-            self._last, self._read = min(tick, broker.tick(self.run.encode(), tick)), read
+            if wanted is not None or read != self._read:
+                # a tick counts up to its append time
+                self._last, self._read = min(tick, broker.tick(self.run.encode(), tick)), read
 
 
 # -- on Kafka ----------------------------------------------------------------------------------------------------------

@@ -426,21 +426,29 @@ def test_a_deadline_that_was_passed_is_not_passed_again_while_the_batch_that_rea
     assert [tick > due for tick, due in zip(calm.ticks, calm.waits, strict=True)] == [True, True]
 
 
-def test_what_comes_after_a_tick_passes_at_once_when_it_is_told_although_something_new_is_unread(calm: Calm) -> None:
+def test_until_shards_have_told_their_next_deadline_each_batch_that_reads_records_gets_a_tick(calm: Calm) -> None:
     calm.waits = [calm.time + 500]
     calm.run(0.6)
     assert len(calm.ticks) == 1
-    for _ in range(10):
+    for batch in range(2, 12):
         calm.add()
         calm.run(2 * RETRY_SECONDS)
-    # a tick for each batch would cost more than it brings
+        assert len(calm.ticks) == batch
+        assert calm.time - calm.ticks[-1] <= 3_000 * RETRY_SECONDS
+    # a batch without records gets none, or ticks would go on by themselves
+    calm.run(5)
+    assert len(calm.ticks) == 11
+
+
+def test_what_comes_after_a_tick_passes_at_once_when_it_is_told_although_something_new_is_unread(calm: Calm) -> None:
+    calm.waits = [calm.time + 500]
+    calm.run(1)
     assert len(calm.ticks) == 1
-    calm.waits = [calm.time - 500]
+    calm.waits = [calm.ticks[-1] + 20]
     calm.events = [("record", 0, 0)]
     calm.happen()
     calm.run(0.05)
     assert len(calm.ticks) == 2
-    assert calm.time - calm.ticks[-1] <= 3_000 * RETRY_SECONDS
     calm.waits = [calm.time + 9_000]
     calm.run(1)
     assert len(calm.ticks) == 2
