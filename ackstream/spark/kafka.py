@@ -59,8 +59,8 @@ RECORDS = pa.schema(
     [("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(HEADER))]
 )
 """Records as :func:`write` takes them."""
-CLOCK = "clock"
-"""The watermark column."""
+CLOCK, WATERMARK = "clock", "1 second"
+"""The watermark's column, and how far it is behind that: whole seconds, as Spark compiles code for each value."""
 FORMER_RUN = "ackstream.clock.former"
 """The entry in a session's conf with the run whose ticks count in a replayed batch, and the offset after them; JSON."""
 RUN, ANY_RUN = "ackstream.clock.run", "clock"
@@ -171,18 +171,14 @@ def ticked(stream: DataFrame, ticks: str) -> DataFrame:
     """Let ticks alone advance the watermark: a quiet stream gets its timeouts, and Spark drops no record as late.
 
     ``timestamp`` becomes the time of a record or of a tick, in epoch milliseconds; ``ticks`` is a topic's real name.
-    The watermark is a whole second, as Spark compiles code for each value of it.
     """
     is_tick = F.col("topic") == ticks
     time = F.when(is_tick, _tick_time(stream.sparkSession)).otherwise(F.unix_millis("timestamp"))
-    return (
-        stream.withColumn("timestamp", time)
-        # the end of its second, and a watermark that is a second behind it: Spark drops a tick up to the watermark
-        .withColumn(CLOCK, F.when(is_tick, F.timestamp_seconds(F.floor(F.col("timestamp") / 1000) + 1)))
-        .withWatermark(CLOCK, "1 second")
-        # ticks that do not count end here; Spark pushes any condition on other columns below the watermark
-        .where(F.col(CLOCK).isNull() | (F.col(CLOCK) > F.timestamp_seconds(F.lit(1))))
-    )
+    # the end of its second: the watermark is WATERMARK behind it, and Spark drops a tick up to the watermark
+    clock = F.when(is_tick, F.timestamp_seconds(F.floor(F.col("timestamp") / 1000) + 1))
+    # ticks that do not count end here
+    counts = F.col(CLOCK).isNull() | (F.col(CLOCK) > F.timestamp_seconds(F.lit(1)))
+    return stream.withColumn("timestamp", time).withColumn(CLOCK, clock).where(counts)
 
 
 def _tick_time(spark: SparkSession) -> Column:

@@ -23,7 +23,6 @@ from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
 from ackstream.spark.checkpoint import DRAFT, REMEMBERED, Checkpoint, compare_values, fixed_values
 from ackstream.spark.clock import clock
-from ackstream.spark.kafka import ticked
 from ackstream.spark.operator import SHARD_KEYS, distribute, operate
 from ackstream.spark.pieces import Aside
 
@@ -171,7 +170,7 @@ def _write_states(
         unite = job.keeps.resharding.unite
     path = new.path(STATES)
     rows.write.parquet(path)
-    parts = ticked(own.readStream.schema(rows.schema).parquet(path), "clock")
+    parts = own.readStream.schema(rows.schema).parquet(path)
     moved = operate(parts, key, partial(_move, unite), StructType().add("version", "integer"))
     writer = moved.writeStream.format("noop").option("checkpointLocation", new.location).trigger(availableNow=True)
     writer.start().awaitTermination()

@@ -23,7 +23,7 @@ from ackstream.observe import logs
 from ackstream.observe.metrics import Tally
 from ackstream.settings import Log
 from ackstream.spark.batches import BATCH_ID, QUERY_ID
-from ackstream.spark.kafka import CLOCK
+from ackstream.spark.kafka import CLOCK, WATERMARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -209,15 +209,17 @@ def shard_keys(spark: SparkSession, shards: int) -> list[int]:
 def operate(records: DataFrame, key: str, handle: Handle, output: StructType | str) -> DataFrame:
     """Apply ``handle`` to each shard that has records or whose timeout has come.
 
-    :param records: with the watermark column ``clock`` (:func:`~ackstream.spark.kafka.ticked`), and ticks for each
-        shard, whose column ``timestamp`` is their time in epoch milliseconds
+    :param records: with the column ``clock`` of the watermark (:func:`~ackstream.spark.kafka.ticked`), and ticks for
+        each shard, whose column ``timestamp`` is their time in epoch milliseconds
     :param key: the column that names the shard; Spark accepts no expression here
     :param output: the columns of the frames that ``handle`` yields
     """
     spark = records.sparkSession
     _TOLD[spark] = spark.sparkContext.accumulator(Told(), _Latest())
     call = operator(handle, _TOLD[spark].add, spark.conf.get(LOG, None))
-    return records.groupBy(key).applyInPandasWithState(call, output, STATE_SCHEMA, "append", "EventTimeTimeout")
+    # last: Spark compiles no code across it, so that each row is copied before it and behind it
+    rows = records.withWatermark(CLOCK, WATERMARK).groupBy(key)
+    return rows.applyInPandasWithState(call, output, STATE_SCHEMA, "append", "EventTimeTimeout")
 
 
 def operator(
