@@ -22,6 +22,7 @@ from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import records as spark_records
 from ackstream.spark.operator import STATE_SCHEMA, operator
 from ackstream.spark.pieces import Aside
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.jobs.correlate.shards import Log, Run
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ def test_a_record_has_its_correlation_id_from_a_header_or_the_json_and_headers_i
     ]
 
 
-def test_a_shard_gets_its_records_in_one_frame_unless_they_have_many_bytes(spark: SparkSession) -> None:
+def test_a_shard_gets_its_records_in_one_frame_unless_they_have_many_bytes(spark: SparkSession, tmp_path: Path) -> None:
     session = spark.newSession()
     for key, value in job.conf(Settings()).items():
         session.conf.set(key, value)
@@ -283,9 +284,15 @@ def test_a_shard_gets_its_records_in_one_frame_unless_they_have_many_bytes(spark
         yield pd.DataFrame({"rows": [len(frame) for frame in frames]})
 
     def frames_of(records: int, size: int) -> list[int]:
+        path = str(tmp_path / f"records-{size}")
         frame = session.range(records).select(F.lit(0).alias("shard"), F.repeat(F.lit("x"), F.lit(size)).alias("value"))
-        shard = frame.groupBy("shard").applyInPandasWithState(rows, "rows INT", STATE_SCHEMA, "append", "NoTimeout")
-        return [row.rows for row in shard.collect()]
+        frame.coalesce(1).write.parquet(path)
+        stream = session.readStream.schema(frame.schema).parquet(path).groupBy("shard")
+        shard = stream.applyInPandasWithState(rows, "rows INT", STATE_SCHEMA, "append", "NoTimeout")
+        written = shard.writeStream.queryName(f"frames_{size}").format("memory").outputMode("append")
+        query = written.option("checkpointLocation", f"{path}-own").trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE_SECONDS)
+        return [row.rows for row in session.table(f"frames_{size}").collect()]
 
     assert frames_of(50_000, 10) == [50_000]
     assert frames_of(50, 1024 * 1024) == [32, 18]
