@@ -50,6 +50,7 @@ BEHIND_MS, LOOK_PAUSES = 1_000, 5
 slow: the pause after it is this number of times longer."""
 
 MARKS = 32
+FETCH_MS = 2_000
 
 
 # -- the decisions -----------------------------------------------------------------------------------------------------
@@ -58,29 +59,21 @@ MARKS = 32
 def next_tick(
     consumed: Mapping[Hashable, int],
     ends: Mapping[Hashable, int],
-    last: int,
     broker_time: int,
-    offsets: Callable[[Mapping[Hashable, int]], Mapping[Hashable, int]],
+    timestamp_at: Callable[[Hashable, int, int], int | None],
 ) -> int:
-    """Return the latest time, in epoch milliseconds, before which every record has been read.
+    """Return the time, in epoch milliseconds, before which every record has been read.
 
     :param consumed: the next offset of each partition; a missing partition has not been read
     :param ends: the end of each partition, looked up after ``broker_time``
-    :param last: the last tick
-    :param offsets: finds the first offset of a time or later in partitions, -1 without one; or of all records
+    :param timestamp_at: gives the timestamp of the first record from an offset up to an end; ``None``: all are deleted
     """
-    lagging = [partition for partition, end in ends.items() if consumed.get(partition, 0) < end]
-    beginnings = offsets(dict.fromkeys(lagging, OffsetSpec.EARLIEST))
-    unread = {partition: max(consumed.get(partition, 0), beginnings[partition]) for partition in lagging}
-    unread = {partition: offset for partition, offset in unread.items() if offset < ends[partition]}
-    low, high = last if unread else broker_time, broker_time
-    while low < high:
-        middle = (low + high + 1) // 2
-        found = offsets(dict.fromkeys(unread, middle))
-        # a record counts with the latest time up to it: one of a clock that was set back holds nothing up
-        passed = all(0 <= found[partition] <= offset for partition, offset in unread.items())
-        low, high = (middle, high) if passed else (low, middle - 1)
-    return low
+    unread = [
+        timestamp_at(partition, offset, end)
+        for partition, end in ends.items()
+        if (offset := consumed.get(partition, 0)) < end
+    ]
+    return min([broker_time, *(timestamp for timestamp in unread if timestamp is not None)])
 
 
 class Mark(NamedTuple):
@@ -88,6 +81,10 @@ class Mark(NamedTuple):
 
     time: int
     ends: Mapping[Hashable, int]
+
+    def passed(self, consumed: Mapping[Hashable, int]) -> bool:
+        """Return whether every record before the time has been read."""
+        return all(consumed.get(partition, 0) >= end for partition, end in self.ends.items())
 
 
 class Watched(NamedTuple):
@@ -123,7 +120,7 @@ class QueryClock:
         self._watched: Watched | None = None
         self._stop: Callable[[], object] | None = None
         self._ended = False
-        self._last = self._behind = self._reached = 0
+        self._last = self._behind = 0
         self._signed = self._ticked = float("-inf")
         self._look_at = 0.0
         self._believed = self._broker_time = 0
@@ -192,6 +189,8 @@ class QueryClock:
             return self._last if now >= self._ticked + self._interval else None
         # the batch that reads the last tick reports on deadlines before that tick
         due = told.due(self._last)
+        # one before it is of a clock that was set back within a second
+        due = due and max(due, self._last)
         return due if due is not None and due < self._present(now) else None
 
     def _untold(self) -> bool:
@@ -210,7 +209,7 @@ class QueryClock:
             return
         least = self._last if wanted is None else wanted
         if tick <= least < present - BEHIND_MS and now >= self._look_at:
-            tick = max(tick, next_tick(self._consumed, self._ends, self._last, present, broker.offsets))
+            tick = max(tick, next_tick(self._consumed, self._ends, present, broker.timestamp_at))
             self._look_at = passing() + LOOK_PAUSES * (passing() - now)
         self._pass(broker, tick, wanted)
 
@@ -219,10 +218,7 @@ class QueryClock:
         if self._watched is not None:
             # Spark has no planned offsets between two batches
             self._consumed = {**self._consumed, **self._watched.consumed()}
-        # ends only grow: marks are passed in their order
-        while self._marks and all(self._consumed.get(one, 0) >= end for one, end in self._marks[0].ends.items()):
-            self._reached = max(self._reached, self._marks.popleft().time)
-        return self._reached
+        return max((mark.time for mark in self._marks if mark.passed(self._consumed)), default=0)
 
     def _progress(self) -> Mapping[Any, int]:
         """Return the next offsets of the partitions that existed at the last lookup."""
@@ -261,10 +257,30 @@ class ClockBroker:
         ends = kafka_topics.ends(self.lease.admin, [one for one in replicas if one.topic in self._read])
         return ends, len(set().union(*replicas.values())) > 1
 
-    def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the first offset of a time (ms) or later in each partition, -1 without one; or of all records."""
-        found = self.lease.admin.list_partition_offsets(times) if times else {}
-        return {partition: entry.offset for partition, entry in found.items()}
+    def timestamp_at(self, partition: TopicPartition, offset: int, end: int) -> int | None:
+        """Return the timestamp of the first record from an offset up to an end; ``None``: all are deleted.
+
+        The broker is asked for the time of a record that this Python cannot decompress.
+        """
+        beginnings = self.lease.admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})
+        first = max(offset, beginnings[partition].offset)
+        if first >= end:
+            return None
+        reader = self.lease.reader
+        unreadable = reader.unreadable
+        reader.consumer.assign([partition])
+        reader.consumer.seek(partition, first)
+        records = reader.read(FETCH_MS, 1)
+        return records[0].timestamp if records and reader.unreadable == unreadable else self._search(partition, first)
+
+    def _search(self, partition: TopicPartition, offset: int) -> int:
+        """Find the timestamp of the record at an offset: the latest time whose first record is not after it."""
+        low, high = 0, 1 << 42
+        while low < high:
+            middle = (low + high + 1) // 2
+            first = self.lease.since(middle, partition)
+            low, high = (middle, high) if first is not None and first <= offset else (low, middle - 1)
+        return low
 
 
 @contextmanager

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.admin import OffsetSpec
 
 from ackstream.errors import StoppedError
+from ackstream.settings import Settings
 from ackstream.spark import clock
-from ackstream.spark.clock import REST_SECONDS, RETRY_SECONDS, QueryClock, Watched, next_tick
-from ackstream.spark.lease import Lease, Pace
+from ackstream.spark.clock import REST_SECONDS, RETRY_SECONDS, ClockBroker, QueryClock, Watched, next_tick
+from ackstream.spark.lease import Lease, LeaseLog, Pace
 from ackstream.spark.operator import Told
 from tests.harness.lease import Log
 
@@ -24,42 +25,24 @@ if TYPE_CHECKING:
 NOW = 1_000
 
 
-def _first(times: list[int], since: int, beginning: int = 0) -> int:
-    """Return the offset that Kafka finds for a time; -2 asks for the beginning."""
-    found = (offset for offset, time in enumerate(times) if offset >= beginning and time >= since)
-    return beginning if since == OffsetSpec.EARLIEST else next(found, -1)
-
-
-DELETED = {"a": [300, 500], "b": [500, 600]}
-"""Both records of a were deleted."""
-
-
 @pytest.mark.parametrize(
-    ("consumed", "partitions", "tick"),
+    ("consumed", "ends", "unread", "tick"),
     [
-        ({}, {}, NOW),
-        ({"a": 2}, {"a": [100, 200]}, NOW),
-        ({}, {"a": []}, NOW),
-        ({"a": 3}, {"a": [100, 200, 300, 700, 800]}, 700),
-        ({"a": 1, "b": 1}, {"a": [100, 700], "b": [500, 600]}, 600),
+        ({}, {}, {}, NOW),
+        ({"a": 5}, {"a": 5}, {}, NOW),
+        ({}, {"a": 0}, {}, NOW),
+        ({"a": 3}, {"a": 5}, {("a", 3, 5): 700}, 700),
+        ({"a": 3, "b": 1}, {"a": 5, "b": 2}, {("a", 3, 5): 700, ("b", 1, 2): 600}, 600),
         # a partition that was added is read from its beginning
-        ({"a": 1}, {"a": [100], "new": [900]}, 900),
-        # the clock of a broker was set back: a record counts with the latest time up to it
-        ({"a": 1}, {"a": [1_500, 600]}, NOW),
-        ({"a": 1}, {"a": [800, 600]}, 800),
-        ({"a": 1}, {"a": [100, 1_500]}, NOW),
+        ({"a": 5}, {"a": 5, "new": 1}, {("new", 0, 1): 900}, 900),
+        # the clock of a broker was set back: a record is later than now
+        ({"a": 3}, {"a": 5}, {("a", 3, 5): 1_500}, NOW),
         # what was not read has been deleted: it holds nothing up
-        ({"a": 0, "b": 1}, DELETED, 600),
+        ({"a": 3, "b": 1}, {"a": 5, "b": 2}, {("a", 3, 5): None, ("b", 1, 2): 600}, 600),
     ],
 )
-def test_time_is_that_of_the_oldest_unread_record(
-    consumed: dict[str, int], partitions: dict[str, list[int]], tick: int
-) -> None:
-    def offsets(times: Any) -> Any:
-        deleted = 2 if partitions == DELETED else 0
-        return {one: _first(partitions[one], since, deleted * (one == "a")) for one, since in times.items()}
-
-    assert next_tick(consumed, {one: len(times) for one, times in partitions.items()}, 0, NOW, offsets) == tick
+def test_time_is_that_of_the_oldest_unread_record(consumed: Any, ends: Any, unread: Any, tick: int) -> None:
+    assert next_tick(consumed, ends, NOW, lambda *place: unread[place]) == tick
 
 
 # -- a model of a cluster, in which anything may happen between two requests -------------------------------------------
@@ -133,9 +116,10 @@ class Cluster(Log):
         self.happen()
         return {partition: self._end(partition) for partition in range(len(self.stamps))}, self.slack > 0
 
-    def offsets(self, times: dict[int, int]) -> dict[int, int]:
+    def timestamp_at(self, partition: int, offset: int, end: int) -> int | None:
         self.happen()
-        return {one: _first(self.stamps[one], since, self.beginnings[one]) for one, since in times.items()}
+        first = max(offset, self.beginnings[partition])
+        return self.stamps[partition][first] if first < end else None
 
     def consumed(self) -> dict[int, int]:
         self.happen()
@@ -208,6 +192,31 @@ def test_time_reaches_the_present_once_everything_is_read(events: list[tuple[str
         _tick(own, cluster)
         cluster.read, cluster.forgets = [len(stamps) for stamps in cluster.stamps], False
         assert _tick(own, cluster)[-1] == cluster.time
+
+
+@given(st.lists(st.integers(0, 5_000), min_size=1), st.data())
+def test_the_time_of_a_record_that_python_cannot_unpack_is_asked_of_the_broker(
+    times: list[int], data: st.DataObject
+) -> None:
+    def list_partition_offsets(wanted: dict[str, int]) -> dict[str, Any]:
+        ((partition, since),) = wanted.items()
+        first = next((offset for offset, time in enumerate(times) if time >= since), -1)
+        return {partition: SimpleNamespace(offset=first)}
+
+    class Reader:
+        consumer, unreadable = mock.Mock(), 0
+
+        def read(self, *_: int) -> list[Any]:
+            self.unreadable += 1
+            return []
+
+    log: Any = LeaseLog.__new__(LeaseLog)
+    log.admin, log.reader = SimpleNamespace(list_partition_offsets=list_partition_offsets), Reader()
+    broker: Any = ClockBroker(log, Settings(), None, ())
+    offset = data.draw(st.integers(0, len(times) - 1))
+    # a record counts with the latest time seen up to it
+    assert broker.timestamp_at("p", offset, len(times)) == max(times[: offset + 1])
+    assert broker.timestamp_at("p", len(times), len(times)) is None
 
 
 # -- a broker's clock --------------------------------------------------------------------------------------------------
@@ -289,7 +298,7 @@ class Calm(Cluster):
         monkeypatch.setattr(clock, "passing", lambda: self.elapsed / 1000)
         self.waits: list[int] = []
         self.ticks_read = {-1: 1}
-        self.stopped = self.looks = self.searches = 0
+        self.stopped = self.looks = 0
         self.lease_of_run = Lease("x-lease", 6.0)
         self.clock = QueryClock(self.lease_of_run, 0, 1.0)
         self.lease_of_run.claim(self)  # type: ignore[arg-type]
@@ -305,9 +314,11 @@ class Calm(Cluster):
         self.looks += 1
         return super().ends()
 
-    def offsets(self, times: dict[int, int]) -> dict[int, int]:
-        self.searches += 1
-        return super().offsets(times)
+    def arrive(self, time: int) -> None:
+        """Append a record with a time of its own, which stays unread."""
+        self.stamps[0].append(time)
+        self.counted[0].append(time)
+        self.visible_at[0].append(self.elapsed)
 
     def add(self) -> None:
         """Append a record, which is read at once."""
@@ -454,7 +465,7 @@ def test_what_comes_after_a_tick_passes_at_once_when_it_is_told_although_somethi
     assert len(calm.ticks) == 2
 
 
-def test_a_deadline_before_the_last_tick_is_due_if_its_shard_has_read_that_tick(calm: Calm) -> None:
+def test_a_deadline_before_the_last_tick_is_due_at_the_next_one_if_its_shard_has_read_that_tick(calm: Calm) -> None:
     calm.waits = [calm.time + 500]
     calm.run(0.6)
     # a broker's clock was set back by a moment, within the second of the watermark
@@ -462,8 +473,35 @@ def test_a_deadline_before_the_last_tick_is_due_if_its_shard_has_read_that_tick(
     calm.run(5)
     assert len(calm.ticks) == 1
     calm.ticks_read = {0: calm.ticks[-1]}
-    calm.run(0.05)
+    calm.run(5)
+    # one, however long its batch takes
     assert len(calm.ticks) == 2
+
+
+def test_a_deadline_before_the_last_tick_waits_for_what_is_unread(calm: Calm) -> None:
+    calm.waits = [calm.time + 500]
+    calm.run(0.6)
+    calm.ticks_read = {0: (last := calm.ticks[-1])}
+    calm.time -= 300
+    calm.arrive(last - 100)
+    calm.waits = [last - 50]
+    calm.run(5)
+    assert len(calm.ticks) == 1
+    calm.read = [1]
+    calm.run(0.5)
+    assert len(calm.ticks) == 2
+
+
+def test_a_record_of_a_clock_that_leapt_for_a_moment_lets_no_time_pass_what_comes_after_it(calm: Calm) -> None:
+    calm.run(2)
+    calm.arrive(calm.time + 3_600_000)
+    calm.read = [1]
+    calm.run(5)
+    calm.waits = [calm.time + 500]
+    calm.run(0.4)
+    calm.arrive(unread := calm.time)
+    calm.run(5)
+    assert all(tick <= unread for tick in calm.ticks)
 
 
 def test_a_deadline_waits_for_what_is_unread_and_is_looked_at_now_and_then(calm: Calm) -> None:
@@ -492,21 +530,6 @@ def test_a_deadline_passes_without_another_look_once_a_batch_reads_what_was_ther
     calm.run(0.05)
     assert max(calm.ticks) > calm.waits[0]
     assert calm.looks == 1
-
-
-def test_while_partitions_lag_the_broker_is_asked_for_times_and_no_record_is_read(calm: Calm) -> None:
-    calm.waits = [calm.time + 500]
-    for _ in range(40):
-        calm.run(0.1)
-        calm.stamps[0].append(calm.time)
-        calm.counted[0].append(calm.latest)
-        calm.visible_at[0].append(calm.elapsed)
-    calm.searches = 0
-    calm.read = [20]
-    calm.run(1)
-    assert max(calm.ticks) == calm.stamps[0][20]
-    # the binary search of a minute to the millisecond
-    assert calm.searches <= 2 * 17
 
 
 def test_between_two_batches_it_knows_what_the_last_one_has_read(calm: Calm) -> None:
