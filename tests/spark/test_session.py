@@ -17,7 +17,7 @@ from ackstream.errors import StartError
 from ackstream.local import jars
 from ackstream.local.submit import SECRET
 from ackstream.settings import Settings
-from ackstream.spark.session import FIXED, check_disks, session
+from ackstream.spark.session import COLLECTOR, FIXED, check_disks, quick_start, session
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -194,3 +194,17 @@ def test_an_entry_on_which_stored_values_would_depend_is_refused_before_spark_st
     settings = Settings.model_validate({"spark": {"conf": {key: value}}})
     with pytest.raises(StartError, match=f"spark.conf has {key} = {value}: remove it. Stored values need {FIXED[key]}"):
         session(settings, "x")
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "ours"),
+    [("", "-Dmine=1", [COLLECTOR]), ("", "-XX:+UseSerialGC", []), ("-XX:+UseG1GC", "-Dmine=1", [])],
+)
+def test_a_collector_of_the_user_takes_the_place_of_ours(
+    monkeypatch: pytest.MonkeyPatch, environment: str, given: str, ours: list[str]
+) -> None:
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", environment)
+    options = quick_start(given).split()
+    assert [option for option in options if option == COLLECTOR] == ours
+    # of two collectors Java would use none
+    subprocess.run(["java", *options, "-version"], check=True)
