@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ackstream.jobs.correlate import job
 from ackstream.kafka.clients import connect_consumer
-from ackstream.spark.clock import ClockBroker, next_tick
+from ackstream.spark.clock import ClockBroker
 from ackstream.spark.lease import LeaseLog
 from ackstream.spark.progress import consumed_offsets, planned_offsets
 from benchmarks import broker, common, driving, throughput
@@ -166,13 +165,13 @@ def _kafka(settings: Settings) -> dict[str, float]:
         target = broker.producer(settings.kafka.bootstrap)
         broker.heartbeat(target, filled)
         target.flush()
-        unread, now = dict.fromkeys(filled, 1), time.time_ns() // 1_000_000
+        lagging = itertools.cycle(filled)
         committed = {one: OffsetAndMetadata(0, "", -1) for one in partitions}
 
         return {
             "Kafka: ends for a tick": seconds(own.ends, driving.REPEATS) * 1e3,
-            "Kafka: the oldest unread record of a minute": seconds(
-                lambda: next_tick({}, unread, now - 60_000, now, own.offsets), driving.REPEATS
+            "Kafka: the oldest unread record of a partition": seconds(
+                lambda: own.timestamp_at(next(lagging), 0, 1), driving.REPEATS
             )
             * 1e3,
             "Kafka: commit the offsets": seconds(lambda: consumer.commit(committed), driving.REPEATS) * 1e3,
