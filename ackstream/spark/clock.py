@@ -126,7 +126,6 @@ class QueryClock:
         self._believed = self._broker_time = 0
         self._consumed: dict[Any, int] = {}
         self._read: Mapping[Any, int] = {}
-        self._ends: Mapping[Any, int] = {}
         self._marks: deque[Mark] = deque(maxlen=MARKS)
 
     @property
@@ -200,16 +199,16 @@ class QueryClock:
 
     def _tick(self, broker: ClockBroker, now: float, wanted: int | None) -> None:
         self._ticked = now
-        self._ends, several = broker.ends()
+        ends, several = broker.ends()
         self._behind = self._slack * several
         present = self._believed - self._behind
-        self._marks.append(Mark(present, self._ends))
+        self._marks.append(Mark(present, ends))
         tick = self._passed()
         if wanted is None and self._progress() == self._read:
             return
         least = self._last if wanted is None else wanted
         if tick <= least < present - BEHIND_MS and now >= self._look_at:
-            tick = max(tick, next_tick(self._consumed, self._ends, present, broker.timestamp_at))
+            tick = max(tick, next_tick(self._consumed, ends, present, broker.timestamp_at))
             self._look_at = passing() + LOOK_PAUSES * (passing() - now)
         self._pass(broker, tick, wanted)
 
@@ -222,7 +221,7 @@ class QueryClock:
 
     def _progress(self) -> Mapping[Any, int]:
         """Return the next offsets of the partitions that existed at the last lookup."""
-        return {partition: self._consumed.get(partition, 0) for partition in self._ends}
+        return {partition: self._consumed.get(partition, 0) for partition in self._marks[-1].ends}
 
     def _pass(self, broker: ClockBroker, tick: int, wanted: int | None) -> None:
         """Send a tick that passes the deadline that is due; if none is known, one for each batch that reads records."""
