@@ -23,7 +23,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (1_999, 9),
     "protocol": (6_458, 30),
     "kafka": (2_048, 8),
-    "spark": (3_373, 12),
+    "spark": (3_370, 12),
     "lake": (1_753, 9),
     "jobs": (10_494, 38),
     "client": (10_286, 40),
@@ -32,7 +32,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "connectivity": (4_396, 15),
     "aio": (595, 2),
     "testing": (798, 4),
-    "local": (1_299, 5),
+    "local": (1_302, 5),
     "cli": (2_226, 8),
     "": (190, 3),
 }
@@ -44,7 +44,7 @@ LINES, MODULES = 52_996, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_975
+CORE_LINES = 34_972
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

@@ -121,6 +121,11 @@ LEAST_FILES, LEAST_BYTES = 1024, 64 << 20
 TEMPORARY = "-Djava.io.tmpdir="
 
 
+def all_options(options: str) -> str:
+    """Return the options of a JVM behind those of the environment, in the order in which Java reads them."""
+    return " ".join([*(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")), options])
+
+
 def check_surroundings(options: str = "", *, spark: bool = True) -> None:
     """Refuse surroundings in which a JVM, with Spark or without, would fail later; LocalError has the remedy.
 
@@ -134,9 +139,7 @@ def check_surroundings(options: str = "", *, spark: bool = True) -> None:
         )
     if not is_free(0):
         raise LocalError("No program can listen at 127.0.0.1, as Spark does: run `ip address add 127.0.0.1/8 dev lo`.")
-    # Java reads them in this order
-    given = " ".join([*(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")), options])
-    directory = f"{TEMPORARY}/tmp {given}".rpartition(TEMPORARY)[2].split()[0]  # noqa: S108 - Java's own
+    directory = f"{TEMPORARY}/tmp {all_options(options)}".rpartition(TEMPORARY)[2].split()[0]  # noqa: S108 - Java's own
     disk = os.statvfs(directory) if os.access(directory, os.W_OK | os.X_OK) else None
     problem = "which this user cannot write" if disk is None else ""
     # macOS has no such flag

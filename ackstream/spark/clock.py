@@ -206,8 +206,7 @@ class QueryClock:
         tick = self._passed()
         if wanted is None and self._progress() == self._read:
             return
-        least = self._last if wanted is None else wanted
-        if tick <= least < present - BEHIND_MS and now >= self._look_at:
+        if tick <= (wanted or self._last) < present - BEHIND_MS and now >= self._look_at:
             tick = max(tick, next_tick(self._consumed, ends, present, broker.timestamp_at))
             self._look_at = passing() + LOOK_PAUSES * (passing() - now)
         self._pass(broker, tick, wanted)
@@ -225,7 +224,7 @@ class QueryClock:
 
     def _pass(self, broker: ClockBroker, tick: int, wanted: int | None) -> None:
         """Send a tick that passes the deadline that is due; if none is known, one for each batch that reads records."""
-        if tick > (self._last if wanted is None else wanted):
+        if tick > (wanted or self._last):
             read = self._progress()
             if wanted is not None or read != self._read:
                 # a tick counts up to its append time

@@ -25,7 +25,7 @@ from ackstream.errors import AckstreamError, LocalError, StartError, cause
 from ackstream.kafka.clients import EXPECTED, failure
 from ackstream.kafka.connection import wait_for_silence
 from ackstream.local import jars as jvm_jars
-from ackstream.local.machine import check_surroundings, keep_private, link_error
+from ackstream.local.machine import all_options, check_surroundings, keep_private, link_error
 from ackstream.local.submit import (
     JAVA_OPTIONS,
     LOCAL_FILES,
@@ -248,9 +248,8 @@ END_SECONDS = 10
 def quick_start(given: str = "") -> str:
     """Return the options of a driver that lives for minutes, with those of the settings, ``given``."""
     # of two collectors Java would use none
-    known = " ".join([given, *(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))])
-    own = QUICK_START.replace(COLLECTOR, "") if OTHER_COLLECTOR.search(known) else QUICK_START
-    return " ".join([*own.split(), java_options(), given]).strip()
+    own = QUICK_START.replace(COLLECTOR, "") if OTHER_COLLECTOR.search(all_options(given)) else QUICK_START
+    return f"{own} {java_options()} {given}".strip()
 
 
 @contextmanager
