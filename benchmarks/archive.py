@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 WARM_UP = 2
 CHUNK = 5_000
+"""Requests in a batch of the shard: their emissions, which nothing takes, stay within the budget of a shard."""
 METHOD = (
     "The ledger is written by the shard operator itself, run alone: one record a decided request with its request and "
     "its acknowledgements. It waits in Kafka; each round has new tables and a new checkpoint and stops at the ledger's "

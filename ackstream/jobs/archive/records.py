@@ -227,7 +227,7 @@ def _rows(table: str, owners: list[Record], parts: list[Any]) -> pa.RecordBatch:
         elif column.kind == TIME:
             arrays.append(pa.array(fields[name], _MILLISECONDS).cast(field.type))
         elif name in JSON_TEXTS and column.kind == TEXT:
-            arrays.append(pa.array(_texts(fields[name], JSON_TEXTS[name]), field.type))
+            arrays.append(pa.array(_texts(name, fields[name]), field.type))
         elif name == "id":
             arrays.append(pa.array(_ids(table, owners, parts), field.type))
         else:
@@ -236,10 +236,10 @@ def _rows(table: str, owners: list[Record], parts: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
-def _texts(values: Iterable[Raw | None], any_json: bool) -> list[bytes | None]:  # noqa: FBT001 - of JSON_TEXTS
+def _texts(name: str, values: Iterable[Raw | None]) -> list[bytes | None]:
     texts = [None if value is None else bytes(value) for value in values]
     # of these a string is its content, as in other columns
-    return texts if any_json else [text if not text or text[:1] == b"{" else plain(text) for text in texts]
+    return texts if JSON_TEXTS[name] else [text if not text or text[:1] == b"{" else plain(text) for text in texts]
 
 
 def _ids(table: str, owners: list[Record], parts: list[Any]) -> list[str]:
