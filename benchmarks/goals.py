@@ -81,13 +81,9 @@ def _settle(writers: int) -> tuple[Any, ...]:
     return "open", {"open_samples": 1_000_000, "writers": writers, "holes": 0 if writers > 1_000 else 500}, "batch_ms"
 
 
-def _alone(contender: str, *path: str) -> tuple[str, ...]:
-    return "contenders", contender, *path
-
-
 MILLION = {"shards": 2, "open": 1_000_000}
 TIMES = "correlate_is_times"
-COLD, SPARE = "ackstream", "ackstream, with a standby"
+FRESH = ("contenders", "ackstream")
 GOALS = (
     Goal("correlate's throughput, times quixstreams in 1 process", "throughput", (TIMES, "quixstreams, 1 process"), 2.5,
          least=True),
@@ -95,16 +91,16 @@ GOALS = (
     Goal("times a plain copy", "throughput", (TIMES, "copy"), 0.4, least=True),
     Goal("processor time of a message, broker included, µs", "profile", ("backlog", "microseconds"), 34),
     *_latency("request due to reply, 500/s", "500/s", "reply", 0.33, 0.45),
-    Goal("the same, as a fresh program, p50, s", "peers", _alone(COLD, "live", "reply", "p50"), 0.45),
+    Goal("the same, as a fresh program, p50, s", "peers", (*FRESH, "live", "reply", "p50"), 0.45),
     Goal("last acknowledgement to reply, 500/s, p50, s", "latency", ("cases", "500/s", "last_ack", "p50"), 0.2),
     *_latency("the same, archive in the session", "500/s + archive", "reply", 0.6, 1.0),
     *_latency("50/s, the demo's jobs in the session", "50/s + archive, twin, index", "reply", 0.6, 1.0),
     *_latency("a timeout after its deadline, 500/s", "500/s", "late", 0.4, 0.6),
-    Goal("silent after kill -9 and a start, s", "peers", _alone(COLD, "live", "kill", "silent"), 9),
-    Goal("until it has caught up, s", "peers", _alone(COLD, "live", "kill", "caught_up"), 15),
-    Goal("silent after kill -9 with a standby, s", "peers", _alone(SPARE, "live", "kill", "silent"), 5),
-    Goal("until that has caught up, s", "peers", _alone(SPARE, "live", "kill", "caught_up"), 6),
-    Goal("memory of all processes with a backlog, GB", "peers", _alone(COLD, "memory_bytes"), 1.8, unit=2**30),
+    Goal("silent after kill -9 and a start, s", "peers", (*FRESH, "live", "kill", "silent"), 9),
+    Goal("until it has caught up, s", "peers", (*FRESH, "live", "kill", "caught_up"), 15),
+    Goal("silent after kill -9 with a standby, s", "peers", ("standby", "kill", "silent"), 5),
+    Goal("until that has caught up, s", "peers", ("standby", "kill", "caught_up"), 6),
+    Goal("memory of all processes with a backlog, GB", "peers", (*FRESH, "memory_bytes"), 1.8, unit=2**30),
     *(Goal(f"idle: {job}, of a core", "idle", ("jobs", job, "job"), 0.06) for job in JOBS),
     Goal("idle: all jobs in one session, of a core", "idle", ("jobs", ALL_JOBS, "job"), 0.12),
     Goal("idle: their broker, of a core", "idle", ("jobs", ALL_JOBS, "broker"), 0.1),
