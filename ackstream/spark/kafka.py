@@ -176,7 +176,7 @@ def ticked(stream: DataFrame, ticks: str) -> DataFrame:
     time = F.when(is_tick, _tick_time(stream.sparkSession)).otherwise(F.unix_millis("timestamp"))
     # the end of its second: the watermark is WATERMARK behind it, and Spark drops a tick up to the watermark
     clock = F.when(is_tick, F.timestamp_seconds(F.floor(F.col("timestamp") / 1000) + 1))
-    # ticks that do not count end here
+    # ticks that do not count, whose time is 0, end here
     counts = F.col(CLOCK).isNull() | (F.col(CLOCK) > F.timestamp_seconds(F.lit(1)))
     return stream.withColumn("timestamp", time).withColumn(CLOCK, clock).where(counts)
 
