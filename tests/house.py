@@ -20,31 +20,31 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (1_999, 9),
-    "protocol": (6_458, 30),
-    "kafka": (2_048, 8),
+    "settings": (1_993, 9),
+    "protocol": (6_392, 30),
+    "kafka": (2_043, 8),
     "spark": (3_370, 12),
     "lake": (1_753, 9),
-    "jobs": (10_494, 38),
-    "client": (10_286, 40),
-    "observe": (1_458, 7),
-    "gateway": (5_623, 22),
+    "jobs": (10_458, 38),
+    "client": (10_223, 40),
+    "observe": (1_454, 7),
+    "gateway": (5_615, 22),
     "connectivity": (4_396, 15),
-    "aio": (595, 2),
-    "testing": (798, 4),
-    "local": (1_302, 5),
-    "cli": (2_226, 8),
+    "aio": (593, 2),
+    "testing": (791, 4),
+    "local": (1_298, 5),
+    "cli": (2_223, 8),
     "": (190, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_996, 212
+LINES, MODULES = 52_792, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_972
+CORE_LINES = 34_821
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from ackstream.client.reading.sample_reader import ANY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from concurrent.futures import Future
-    from contextlib import AbstractContextManager
 
     from ackstream.client.parties.signals import Answer
     from ackstream.protocol.messages import CommandAck

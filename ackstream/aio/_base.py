@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import threading
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar, copy_context
@@ -23,7 +23,6 @@ from ackstream.client.errors import FlushTimeout
 from ackstream.errors import PreconditionNotMetError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
     from types import TracebackType
 
     from typing_extensions import Self

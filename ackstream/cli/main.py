@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from io import TextIOWrapper
-from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -14,8 +14,6 @@ from ackstream.errors import AckstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import RenderableType
 
     from ackstream.jobs.correlate.job import InFlight
     from ackstream.observe.feeds import JobSign, Overview

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer

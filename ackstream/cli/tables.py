@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import cache, partial
 from itertools import chain, islice
-from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec

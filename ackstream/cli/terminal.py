@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import TracebackType
 
-    from rich.console import ConsoleOptions, RenderableType
     from typing_extensions import Self
 
     from ackstream.settings import Settings

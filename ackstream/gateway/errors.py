@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID
 from ackstream.protocol.errors import DittoError, catalogue, factory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 TOO_MANY_REQUESTS = 429
 

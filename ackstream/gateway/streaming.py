@@ -19,7 +19,7 @@ from ackstream.client.core.messages import Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
 from ackstream.client.requests.requester import fields_in, retrieval
-from ackstream.gateway.middleware.admission import ANONYMOUS
+from ackstream.gateway.middleware.admission import ANONYMOUS, ClientAdmission
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import Envelope, encode
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from ackstream.client import Reply
-    from ackstream.gateway.middleware.admission import ClientAdmission
     from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream
     from ackstream.settings import Settings
 

@@ -11,8 +11,9 @@ import io
 import logging
 import selectors
 import time
+from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lz4.frame
 import snappy  # noqa: F401 - without it the library cannot read records that are compressed with it
@@ -25,9 +26,6 @@ from kafka.net.selector import NetworkSelector
 from kafka.partitioner import DefaultPartitioner, murmur2
 from kafka.producer.transaction_manager import TransactionState
 from kafka.record import default_records, memory_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _matters(record: logging.LogRecord) -> bool:

@@ -22,13 +22,12 @@ import msgspec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from ackstream.errors import AccessRefusedError, AckstreamError, UnreachableError
-from ackstream.settings.security import revealed
+from ackstream.settings.security import OAuth, Tls, revealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.settings.kafka import KafkaSecurity
-    from ackstream.settings.security import OAuth, Tls
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kafka import TopicPartition
@@ -14,13 +14,11 @@ from kafka.errors import AuthorizationError, TopicAlreadyExistsError, UnknownTop
 from ackstream.errors import LocalError, StartError
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, failure
 from ackstream.kafka.login import check_access, not_allowed
-from ackstream.kafka.parties import LEASES
+from ackstream.kafka.parties import LEASES, Party
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from datetime import datetime
 
-    from ackstream.kafka.parties import Party
     from ackstream.settings import Kafka, Settings
 
 TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES = "message.timestamp.type", "min.insync.replicas", "max.message.bytes"

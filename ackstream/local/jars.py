@@ -8,8 +8,9 @@ import re
 import subprocess
 import zipfile
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 from xml.etree import ElementTree as ET
@@ -21,9 +22,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from ackstream.errors import LocalError
 from ackstream.local import machine
 from ackstream.local.machine import locked, write_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 ATTEMPTS = 3
 PINS = "jars.sha256"

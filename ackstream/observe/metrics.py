@@ -6,14 +6,12 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 log = logging.getLogger(__name__)
 

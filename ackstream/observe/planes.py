@@ -7,7 +7,8 @@ Times are in epoch milliseconds by the broker's clock.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -15,9 +16,6 @@ from ackstream.observe.outcomes import BAR_MS, BARS, Trend
 from ackstream.observe.progress import SLICES, PublisherLine, QueueLine, QueueView, ReaderLine, SampleProgress
 from ackstream.protocol import messages, queues, readers, record_headers
 from ackstream.protocol.json import RecordError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Plane = Literal["publishers", "readers", "queues", "twin", "dead letters", "destinations"]
 

@@ -6,10 +6,8 @@ renames one. Wire formats take any text in their place, so that a reader accepts
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
 
 AckDisposition: TypeAlias = Literal["accepted", "duplicate", "unrequested", "late", "orphan", "undeclared", "invalid"]
 

@@ -5,16 +5,14 @@ The texts of most are in ``errors.toml``; the errors that people who run ackstre
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ackstream.errors import AckstreamError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 NOT_MODIFIED = 304
 BAD_REQUEST = 400

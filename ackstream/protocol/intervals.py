@@ -7,10 +7,8 @@ are known, but nothing may be released because of them (brokers.md 4, rule 4; RT
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 Interval: TypeAlias = tuple[int, int]
 """First and last number, both inclusive."""

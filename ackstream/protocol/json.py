@@ -7,16 +7,14 @@ Eclipse Ditto, ``ImmutableJsonPointer``, ``ImmutableJsonObject``, ``ImmutableJso
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from ackstream.protocol.errors import field_selector_invalid, json_pointer_deep, json_pointer_invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Raised by a decoder for bytes that are not JSON, not of the expected shape, or nested too deeply."""

@@ -8,17 +8,13 @@ large is written in parts (:func:`divide`). The gateway's audit has the same for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol.json import optional_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 DEAD_LETTER_BYTES = 65_536
 """How many bytes of a dead letter's key and value the ledger keeps; all of them are in the topic it came from."""

@@ -12,18 +12,16 @@ batch by batch in ascending order, each as a whole: the newest batch there is th
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from ackstream.protocol.dispositions import DUPLICATE
 from ackstream.protocol.json import reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
 
 MAX_SESSION_CHARACTERS = 64
 MAX_SESSIONS = 8

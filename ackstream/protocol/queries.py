@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from ackstream.protocol.messages import CommandAck
-
-if TYPE_CHECKING:
-    from ackstream.protocol.messages import ClientCommand
+from ackstream.protocol.messages import ClientCommand, CommandAck
 
 BAD_FILTER: Final = "bad filter"
 INVALID_BOOKMARK: Final = "invalid bookmark"

@@ -7,16 +7,14 @@ session are numbered from 1 without gaps, so that the consumer recognizes the co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from ackstream.protocol.json import reader
 from ackstream.protocol.readers import SampleOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TYPES = ("queue_bind", "queue_alive", "queue_unbind", "queue_settle")
 """Values of ``type`` on ``app-acks`` that are addressed to queues."""

@@ -7,14 +7,12 @@ brokers.md 2.2; ``start``, ``auto`` and ``role`` are additions, as are all other
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from ackstream.protocol.json import optional_reader, reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAX_RESPONSE_BYTES = 32 * 1024
 """Maximum size of the response data of one acknowledgement (RTI-RN: Connext 7.0)."""

@@ -8,10 +8,8 @@ record header again.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 

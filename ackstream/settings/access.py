@@ -9,9 +9,11 @@ from __future__ import annotations
 import ipaddress
 import logging
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
@@ -19,10 +21,6 @@ from ackstream.errors import SettingsError
 from ackstream.protocol.ditto.twin.access import Rule
 from ackstream.settings.base import Part
 from ackstream.settings.security import OptionalPath, SecureUrl, is_secure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 

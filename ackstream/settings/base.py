@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import pydantic
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
 from ackstream.protocol.durations import MAX_MS, read_duration
@@ -26,7 +26,6 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pydantic_core import ErrorDetails
     from typing_extensions import Self
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ transports are in ``connectivity/transports/``, Ditto's rules of them in ``proto
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -20,11 +20,8 @@ from ackstream.protocol.ditto.placeholders import Pipeline, Template
 from ackstream.protocol.ditto.signal_defaults import signal_kind
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.settings.base import Milliseconds, Part, accepted_by, duration
-from ackstream.settings.kafka import OtherKafka
+from ackstream.settings.kafka import Kafka, OtherKafka
 from ackstream.settings.security import ELSEWHERE, HostName, OptionalSecret, Tls, is_loopback, revealed
-
-if TYPE_CHECKING:
-    from ackstream.settings.kafka import Kafka
 
 _IS_TEMPLATE = AfterValidator(accepted_by(Template.parse))
 _IS_KAFKA_ADDRESS = AfterValidator(accepted_by(lambda text: "{{" in text or rules.TargetAddress.parse(text)))

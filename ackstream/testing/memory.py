@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.core.connection import Connection, Loop, Producer
+from ackstream.client.core.connection import Connection, Guard, Loop, Producer
 from ackstream.errors import BadParameterError, PreconditionNotMetError
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.labels import Claim, LabelsTakenError
@@ -17,8 +17,6 @@ from ackstream.settings import Kafka
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable
-
-    from ackstream.client.core.connection import Guard
 
 
 class VirtualTime(ABC):

@@ -7,9 +7,9 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ackstream.client.options import MAX_BATCH
+from ackstream.client.options import MAX_BATCH, QueueOptions
 from ackstream.client.queues.queue_consumer import QueueConsumer
-from ackstream.client.queues.queued_messages import QueueMessage, outcomes_of
+from ackstream.client.queues.queued_messages import AckMode, QueueMessage, outcomes_of
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.queues.queue import Queue
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.lifetime import Lifetime
     from ackstream.client.core.messages import Message
-    from ackstream.client.options import QueueOptions
-    from ackstream.client.queues.queued_messages import AckMode
     from ackstream.jobs.queues.records import Event
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.jobs import QueueSettings

@@ -18,7 +18,7 @@ from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.requests.requester import Requester
 from ackstream.errors import BadParameterError
 from ackstream.jobs.correlate.readings import CorrelateTopics
-from ackstream.jobs.correlate.records import Writer
+from ackstream.jobs.correlate.records import Emission, Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.twin.batch import fold, search_persisted
@@ -26,10 +26,10 @@ from ackstream.jobs.twin.records import SignalRecord
 from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id
-from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, encode, raw
+from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, raw
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.json import UNREADABLE
-from ackstream.protocol.ledger import DEAD_LETTER_BYTES
+from ackstream.protocol.ledger import DEAD_LETTER_BYTES, LedgerRecord
 from ackstream.protocol.record_headers import CORRELATION_ID
 from ackstream.settings import Kafka, Settings
 from ackstream.spark.records import Share
@@ -39,11 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackstream.client.parties.signals import Answer, Delivered, Signal
-    from ackstream.jobs.correlate.records import Emission
     from ackstream.jobs.twin.changes import Thing
-    from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.ditto.twin.subscriptions import Subscription
-    from ackstream.protocol.ledger import LedgerRecord
     from ackstream.settings import Correlate
     from ackstream.spark.pieces import PieceStore
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from ackstream.errors import BadParameterError, InconsistentQosError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 P = ParamSpec("P")
 S = TypeVar("S")

@@ -18,7 +18,7 @@ import msgspec
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from ackstream.client.core.connection import connection_of
+from ackstream.client.core.connection import Brokers, Producer, connection_of
 from ackstream.client.core.lifetime import call_handler
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing, failure
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import ExitStack
 
-    from ackstream.client.core.connection import Brokers, Producer
 
 log = logging.getLogger(__name__)
 

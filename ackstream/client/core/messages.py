@@ -17,10 +17,10 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.client.core import labels as declared
-from ackstream.client.core.connection import ReliableSender, Sending
+from ackstream.client.core.connection import Connection, Producer, ReliableSender, Sending
 from ackstream.errors import ClientError, PreconditionNotMetError
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
-from ackstream.protocol.ditto.envelopes import encode, raw
+from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, WEAK_ACK, requested_acks_in
 from ackstream.protocol.ditto.twin.subscriptions import FILTERED
 from ackstream.protocol.json import UNREADABLE
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from kafka import TopicPartition
 
-    from ackstream.client.core.connection import Connection, Producer
-    from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.protocol.readers import AutoReason
 
 log = logging.getLogger(__name__)

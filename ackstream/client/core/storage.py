@@ -7,16 +7,14 @@ import logging
 import os
 import sqlite3
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from ackstream.client.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 log = logging.getLogger(__name__)
 

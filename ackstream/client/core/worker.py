@@ -17,10 +17,10 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from ackstream.client.core.arguments import check_word
-from ackstream.client.core.connection import connection_of
+from ackstream.client.core.connection import Brokers, connection_of
 from ackstream.client.core.group import Assignor, GroupMember, group_config
 from ackstream.client.core.lifetime import Ending, Lifetime
-from ackstream.client.core.messages import Answers, OffsetProgress
+from ackstream.client.core.messages import Answers, OffsetProgress, Work
 from ackstream.client.core.tracing import traced
 from ackstream.errors import AckstreamError, UnreachableError
 from ackstream.kafka.clients import Closing, Failures
@@ -30,9 +30,7 @@ from ackstream.protocol.errors import DittoError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackstream.client.core.connection import Brokers
     from ackstream.client.core.labels import Labels
-    from ackstream.client.core.messages import Work
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ResponderOptions, SubscriberOptions
 from ackstream.client.parties import signals
-from ackstream.client.parties.signals import Ack, Delivered, Expired, OpenDelivery
+from ackstream.client.parties.signals import Ack, Answer, Delivered, Expired, OpenDelivery, Signal
 from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ackstream.client.core.messages import Answers, Work
-    from ackstream.client.parties.signals import Answer, Signal
 
 log = logging.getLogger(__name__)
 

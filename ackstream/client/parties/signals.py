@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from ackstream.client.core.messages import without_client
+from ackstream.client.core.messages import Answers, Work, without_client
 from ackstream.client.requests.commands import json_value
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto import headers as names
@@ -22,14 +22,10 @@ from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_decla
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.access import believed
-from ackstream.protocol.ditto.twin.subscriptions import publication
+from ackstream.protocol.ditto.twin.subscriptions import Publication, publication
 from ackstream.protocol.errors import DittoError, json_invalid, unknown_topic_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from ackstream.client.core.messages import Answers, Work
-    from ackstream.protocol.ditto.twin.subscriptions import Publication
     from ackstream.settings.security import Secret
 
 Expired = Literal["skip", "handle"]

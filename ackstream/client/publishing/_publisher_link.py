@@ -19,7 +19,7 @@ from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeErro
 from ackstream.client.core.lifetime import AGAIN_SECONDS, Lifetime, Session, call_handler
 from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, RefusedError, TakenOverError
 from ackstream.client.publishing._reader_acks import WriterAcknowledgements
-from ackstream.client.publishing.publications import Publications
+from ackstream.client.publishing.publications import Headers, Publications, Stage
 from ackstream.client.reading.samples import WriterQos
 from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.protocol import readers as reader_records
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ackstream.client.options import PublisherOptions
     from ackstream.client.publishing._resending import Logon, Takeovers
     from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-    from ackstream.client.publishing.publications import Headers, Stage
     from ackstream.protocol.readers import WriterStateRequest
 
 log = logging.getLogger(__name__)

@@ -12,15 +12,13 @@ import msgspec
 
 from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.errors import ReaderTimeout
-from ackstream.client.reading.samples import settle_silent
-from ackstream.protocol.intervals import Intervals
+from ackstream.client.reading.samples import WriterQos, settle_silent
+from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterState, WriterStateRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.client.reading.samples import WriterQos
-    from ackstream.protocol.intervals import Interval
     from ackstream.protocol.readers import Answer
 
 ASK_SECONDS = 3.0

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.errors import FlushTimeout, GapError, RefusedError, WouldBlockError
-from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, Window, last_own
-from ackstream.client.publishing.publications import FailedMessage, PublishStatistics, receipts
+from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, Takeovers, Window, last_own
+from ackstream.client.publishing.publications import FailedMessage, Open, PublishStatistics, Stage, receipts
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.storage import KeptMessage, PublishStore
     from ackstream.client.options import PublisherOptions
-    from ackstream.client.publishing._resending import Takeovers
-    from ackstream.client.publishing.publications import Open, Stage
 
 REFUSED_AGAIN_MS = 5_000
 """When a withdrawal is sent again that Kafka refused like its message."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from ackstream.client.core.arguments import check_length, check_word, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
-from ackstream.client.core.storage import PublishStore, Synchronous
+from ackstream.client.core.storage import KeptMessage, PublishStore, Synchronous
 from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import AcknowledgementTimeout, FlushTimeout
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._publisher_link import PublisherLink
-from ackstream.client.publishing._reader_acks import SETTLE_TIMEOUT
+from ackstream.client.publishing._reader_acks import SETTLE_TIMEOUT, WriterAcknowledgements
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import AwaitedMessage, NewMessage, Open, Stage, described, message_of
 from ackstream.errors import ClientError, InconsistentQosError
@@ -27,8 +27,6 @@ from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackstream.client.core.storage import KeptMessage
-    from ackstream.client.publishing._reader_acks import WriterAcknowledgements
     from ackstream.client.publishing.publications import PublishStatistics, Receipt
 
 

@@ -6,21 +6,16 @@ The client remembers the discarded messages; the service reports how far the log
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from ackstream.client.core.messages import Message, text
-from ackstream.client.core.storage import StoreFile
+from ackstream.client.core.storage import Statement, StoreFile
 from ackstream.protocol import queries, record_headers
-from ackstream.protocol.queries import BEGINNING, EPOCH
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from ackstream.client.core.storage import Statement
-    from ackstream.protocol.queries import Position
+from ackstream.protocol.queries import BEGINNING, EPOCH, Position
 
 _VERSION = 1
 _SCHEMA = """

@@ -5,22 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ackstream.client.core.arguments import check_callables
 from ackstream.client.core.connection import OfOneProcess
 from ackstream.client.core.lifetime import AGAIN_SECONDS, call_handler
 from ackstream.client.errors import CommandTimeout, StreamClosedError
-from ackstream.client.queries.bookmarks import LogMessage
+from ackstream.client.queries.bookmarks import Bookmarks, LogMessage
 from ackstream.protocol import queries, record_headers
-from ackstream.protocol.messages import expected
+from ackstream.protocol.messages import AckType, CommandAck, expected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ackstream.client.queries.bookmarks import Bookmarks
-    from ackstream.protocol.messages import AckType, CommandAck
     from ackstream.protocol.queries import Position
 
 SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})

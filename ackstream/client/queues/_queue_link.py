@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client.core.lifetime import Lasting, call_handler
+from ackstream.client.core.lifetime import Lasting, Lifetime, call_handler
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, outcomes_of
@@ -22,15 +22,13 @@ from ackstream.kafka.clients import Failures, may_pass, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.queues import Alive, Bind, MessageDelivered, SettleMessages
+from ackstream.protocol.queues import Alive, Bind, MessageDelivered, QueueRequest, SettleMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackstream.client.core.connection import Connection
-    from ackstream.client.core.lifetime import Lifetime
     from ackstream.client.options import QueueOptions
-    from ackstream.protocol.queues import QueueRequest
     from ackstream.protocol.readers import SampleOutcome
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNot
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterator
 
     from ackstream.client.queues.queued_messages import FlowQos

@@ -14,7 +14,7 @@ from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client, Ending, Lifetime
 from ackstream.client.options import QueueOptions
 from ackstream.client.queues._queue_link import QueueLink
-from ackstream.client.queues.queued_messages import AckMode, after_handler, takes_call
+from ackstream.client.queues.queued_messages import AckMode, QueueMessage, after_handler, takes_call
 from ackstream.client.reading.samples import check_lake
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME
@@ -22,7 +22,6 @@ from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ackstream.client.queues.queued_messages import QueueMessage
     from ackstream.protocol.readers import SampleOutcome
 
 log = logging.getLogger(__name__)

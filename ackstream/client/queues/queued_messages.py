@@ -12,7 +12,7 @@ from ackstream.client.core.arguments import names
 from ackstream.client.core.messages import Message
 from ackstream.client.reading import samples
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
-from ackstream.kafka.reader import TopicReader
+from ackstream.kafka.reader import Place, TopicReader
 from ackstream.protocol.readers import SampleOutcome
 from ackstream.protocol.record_headers import FOR_QUEUE
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from ackstream.client.core.connection import Connection
     from ackstream.client.reading.samples import Sample
-    from ackstream.kafka.reader import Place
     from ackstream.protocol.queues import MessageDelivered
     from ackstream.settings import Lake
 

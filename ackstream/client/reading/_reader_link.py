@@ -17,12 +17,12 @@ import msgspec
 from kafka.errors import KafkaError
 
 from ackstream.client.core.arguments import check_length
-from ackstream.client.core.connection import Producer, ReliableSender, Sending, connection_of
-from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Parts, Session
+from ackstream.client.core.connection import Brokers, Connection, Producer, ReliableSender, Sending, connection_of
+from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Lifetime, Parts, Session
 from ackstream.client.errors import SamplesGoneError, TakenOverError
 from ackstream.client.reading import samples
 from ackstream.client.reading._reader_offsets import ReaderPositions, merged
-from ackstream.client.reading.samples import MAX_NAME_CHARACTERS, settle_silent
+from ackstream.client.reading.samples import MAX_NAME_CHARACTERS, Acknowledger, settle_silent
 from ackstream.errors import StartError
 from ackstream.kafka.clients import CLOSE_SECONDS, failure
 from ackstream.protocol import messages, readers
@@ -32,10 +32,7 @@ from ackstream.protocol.rql.patterns import matches_any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ackstream.client.core.connection import Brokers, Connection
-    from ackstream.client.core.lifetime import Lifetime
     from ackstream.client.reading._reader_history import ReaderHistory
-    from ackstream.client.reading.samples import Acknowledger
     from ackstream.protocol.readers import Answer, ConsumerRecord, KnownWriter, ReaderStart
     from ackstream.settings import Lake
 

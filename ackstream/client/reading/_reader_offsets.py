@@ -18,16 +18,14 @@ from ackstream.client.core.lifetime import Lasting
 from ackstream.client.errors import SamplesGoneError
 from ackstream.client.reading import samples
 from ackstream.kafka.connection import offsets_since
-from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.readers import SKEW_MS
+from ackstream.protocol.intervals import Interval, Intervals
+from ackstream.protocol.readers import SKEW_MS, KnownWriter, ReaderState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ackstream.client.reading._reader_history import ReaderHistory
     from ackstream.client.reading.samples import Acknowledger, Sample
-    from ackstream.protocol.intervals import Interval
-    from ackstream.protocol.readers import KnownWriter, ReaderState
     from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)

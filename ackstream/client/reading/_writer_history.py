@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from ackstream.errors import BadParameterError
-from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.messages import SessionRuns
-from ackstream.protocol.readers import AckInterval, AppAck, AutoReason, ProtocolAck
+from ackstream.protocol.intervals import Interval, Intervals
+from ackstream.protocol.messages import SessionRun, SessionRuns
+from ackstream.protocol.readers import AckInterval, AppAck, AppAckConf, AutoReason, ProtocolAck, ReaderStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.client.reading.samples import ReaderQos, Sample
-    from ackstream.protocol.intervals import Interval
-    from ackstream.protocol.messages import SessionRun
-    from ackstream.protocol.readers import AppAckConf, ReaderStart
 
 YOUNG_RUNS = 500
 """As many unconfirmed runs are kept apart, by the AppAck that had them first: those of 10 s. Older ones are merged."""

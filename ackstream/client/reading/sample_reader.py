@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,18 +22,11 @@ from ackstream.client.options import ReaderOptions
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading._reader_link import ReaderLink
 from ackstream.client.reading._sample_cache import FailedSamples
-from ackstream.client.reading.samples import MAX_NAME_CHARACTERS, ReaderQos, check_at_least, check_lake
+from ackstream.client.reading.samples import MAX_NAME_CHARACTERS, ReaderQos, Sample, check_at_least, check_lake
 from ackstream.errors import ClientError, InconsistentQosError, UnreachableError
-from ackstream.protocol.readers import MAX_WRITERS, ReaderStart
+from ackstream.protocol.readers import MAX_WRITERS, AutoReason, ReaderStart
 from ackstream.protocol.record_headers import FOR_QUEUE
 from ackstream.protocol.rql.patterns import matches_any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ackstream.client.reading.samples import Sample
-    from ackstream.protocol.readers import AutoReason
-
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,11 @@ import msgspec
 from kafka import TopicPartition
 
 from ackstream.errors import InputError, UnreachableError
-from ackstream.kafka.reader import Place
+from ackstream.kafka.reader import Place, TopicReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ackstream.kafka.reader import TopicReader
     from ackstream.settings import Lake
 
 Headers = list[tuple[str, "bytes | None"]]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -16,10 +17,6 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import shown
 from ackstream.protocol.record_headers import CORRELATION_ID
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 Channel = Literal["twin", "live"]
 Action = Literal["create", "retrieve", "modify", "merge", "delete"]

@@ -24,7 +24,7 @@ from ackstream.client.requests.replies import (
     described,
     read_reply,
 )
-from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.ditto.headers import names_sender
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.twin.access import signature
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
-    from ackstream.protocol.ditto.envelopes import Envelope
 
 log = logging.getLogger(__name__)
 

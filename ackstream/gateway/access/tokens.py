@@ -13,8 +13,10 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 import jwt
@@ -26,11 +28,6 @@ from ackstream.kafka.clients import Closing
 from ackstream.protocol.json import find, keys_of
 from ackstream.settings.access import ROLE, Issuer
 from ackstream.settings.security import Tls, is_secure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
 from ackstream.gateway.http.translation import check_parameters
-from ackstream.gateway.page.stories import Stories, may_see
+from ackstream.gateway.page.stories import Stories, Story, Trace, may_see
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ackstream.gateway.exchange import Dependencies
-    from ackstream.gateway.page.stories import Story, Trace
 
     Answer = Callable[[Request], Awaitable[Response]]
 

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ackstream.observe.metrics import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS
-from ackstream.protocol.messages import MAX_NUMBER, NO_BATCH
+from ackstream.observe.metrics import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS, Tally
+from ackstream.protocol.messages import MAX_NUMBER, NO_BATCH, CommandAck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ackstream.observe.metrics import Tally
-    from ackstream.protocol.messages import CommandAck
     from ackstream.settings import Destination
 
 LACKING_MS, MAX_LACKING = 1_000, 10_000

@@ -19,7 +19,7 @@ import msgspec
 from kafka import TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from ackstream.jobs.persist.backlog import AckPacing, Backlog, BatchAcks, DestinationChange
+from ackstream.jobs.persist.backlog import AckPacing, Backlog, BatchAcks, DestinationChange, PacedAck
 from ackstream.jobs.persist.state import TABLES, StoredStates
 from ackstream.kafka.clients import connect_consumer, monotonic_ms
 from ackstream.kafka.connection import Outbox
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.persist.backlog import PacedAck
     from ackstream.jobs.persist.records import PersistResult
     from ackstream.settings import Settings
     from ackstream.spark.checkpoint import Planned

@@ -32,7 +32,7 @@ from ackstream.jobs.persist.records import (
     read_metadata,
     state_name,
 )
-from ackstream.jobs.persist.state import DAYS_IN_MEMORY, TABLES, StoredStates
+from ackstream.jobs.persist.state import DAYS_IN_MEMORY, TABLES, PublisherState, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.jobs.persist.records import MessageMetadata
-    from ackstream.jobs.persist.state import PublisherState
     from ackstream.settings import Settings
     from ackstream.spark.batches import Trigger
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.jobs.persist.decisions import ACCEPTED, Conflation
+from ackstream.jobs.persist.decisions import ACCEPTED, Admission, Conflation
 from ackstream.jobs.persist.records import DAY_MS, MessageMetadata, MessageRun, RejectedRecord
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.protocol import messages
@@ -18,7 +18,6 @@ from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, ClientCommand, C
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.jobs.persist.decisions import Admission
     from ackstream.protocol.messages import AckType
 
 NO_COMMAND = "no such command"

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from ackstream.jobs.persist.decisions import MAX_TOPIC_BYTES
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import record_headers
-from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS
+from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, CommandAck, StoredRange
 from ackstream.spark import batches
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     Booleans: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
     from ackstream.jobs.persist.state import PublisherState
-    from ackstream.protocol.messages import CommandAck, StoredRange
 
 
 DAY_MS = 86_400_000

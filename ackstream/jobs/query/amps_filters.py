@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import re2
 
 from ackstream.errors import AckstreamError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _TOKEN = re.compile(
     r"""\s*(?:

@@ -20,8 +20,8 @@ from ackstream.jobs.query import results
 from ackstream.jobs.query.amps_filters import FilterSyntaxError
 from ackstream.jobs.query.filters import read_filter
 from ackstream.jobs.query.plan import QueryState, SubscriptionPlan, execute
-from ackstream.jobs.query.records import collect, dead_letters, projected, read_queries
-from ackstream.jobs.query.results import Acknowledged, Counted, Deleted
+from ackstream.jobs.query.records import QueryRequest, collect, dead_letters, projected, read_queries
+from ackstream.jobs.query.results import Acknowledged, Counted, Deleted, LogSubscription, Step
 from ackstream.lake import commits, messages, tables
 from ackstream.lake.messages import Moment, Tail
 from ackstream.observe.metrics import DEAD_LETTERS, FIGURES
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.query.records import QueryRequest
-    from ackstream.jobs.query.results import LogSubscription, Step
     from ackstream.settings import Lake, Settings
     from ackstream.spark.batches import Trigger
 

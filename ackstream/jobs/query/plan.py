@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ackstream.jobs.query.records import INVALID_TOPIC, WITH_TOPIC
+from ackstream.jobs.query.records import INVALID_TOPIC, WITH_TOPIC, QueryRequest
 from ackstream.jobs.query.results import (
     Acknowledged,
     Counted,
@@ -24,15 +24,13 @@ from ackstream.jobs.query.results import (
 from ackstream.protocol import messages, queries
 from ackstream.protocol.dispositions import NOT_ENTITLED
 from ackstream.protocol.messages import CommandAck
-from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan
+from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan, Position
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.spark.records import excused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackstream.jobs.query.records import QueryRequest
-    from ackstream.protocol.queries import Position
     from ackstream.settings import Query
 
 SILENT_MS = 7 * 86_400_000

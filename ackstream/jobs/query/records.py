@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from ackstream.jobs.query.amps_filters import FilterSyntaxError
 from ackstream.jobs.query.filters import fits, read_filter
@@ -23,8 +23,6 @@ from ackstream.spark.records import guarded, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from pyspark.sql import DataFrame
 
     from ackstream.kafka.connection import OutgoingRecord
 

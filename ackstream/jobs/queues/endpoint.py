@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ackstream.jobs.queues.queue import Queue
-from ackstream.jobs.queues.records import Arrival, Event, coordinates, read
+from ackstream.jobs.queues.records import Arrival, ConsumerReport, Event, Unreadable, coordinates, read
 from ackstream.jobs.queues.state import MessageLocation, QueueState, Segment, Segments
-from ackstream.observe.metrics import QUEUE_CONSUMERS, QUEUE_DEPTH, QUEUE_OLDEST
+from ackstream.observe.metrics import QUEUE_CONSUMERS, QUEUE_DEPTH, QUEUE_OLDEST, Tally
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.spark.records import LOOKS, excused, guarded, read_state, timed
@@ -24,8 +24,6 @@ from ackstream.spark.records import LOOKS, excused, guarded, read_state, timed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ackstream.jobs.queues.records import ConsumerReport, Unreadable
-    from ackstream.observe.metrics import Tally
     from ackstream.settings.jobs import QueueSettings
 
 log = logging.getLogger(__name__)

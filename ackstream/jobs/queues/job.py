@@ -19,17 +19,17 @@ from pyspark.sql.types import StructType
 
 from ackstream.errors import StartError
 from ackstream.jobs.queues.endpoint import Endpoint
-from ackstream.jobs.queues.records import NAME, Arrival, ConsumerReport, Event, answer_unknown, count
+from ackstream.jobs.queues.records import NAME, Arrival, ConsumerReport, Event, Unreadable, answer_unknown, count
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import queues, record_headers
-from ackstream.protocol.queues import TYPES
+from ackstream.protocol.queues import TYPES, QueueAnswer
 from ackstream.protocol.rql import patterns
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint
 from ackstream.spark.job import Job
-from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate
+from ackstream.spark.operator import SHUFFLE_PARTITIONS, ShardBatch, operate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,12 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.jobs.queues.records import Unreadable
-    from ackstream.protocol.queues import QueueAnswer
     from ackstream.settings import Settings
     from ackstream.settings.jobs import QueueSettings
     from ackstream.spark.batches import Trigger
-    from ackstream.spark.operator import ShardBatch
 
     R = TypeVar("R", bound=msgspec.Struct)
 

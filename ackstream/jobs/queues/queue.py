@@ -11,16 +11,14 @@ import heapq
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ackstream.jobs.queues.records import Cause, Event
+from ackstream.jobs.queues.records import Cause, Event, EventKind
 from ackstream.jobs.queues.state import SEGMENT, Consumer, QueuedMessage, QueueState, Segments, choose
-from ackstream.protocol.queues import PREFETCH
+from ackstream.protocol.queues import PREFETCH, Refusal, UnboundReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackstream.jobs.queues.records import EventKind
     from ackstream.protocol.dispositions import ExitReason, MessageDisposition
-    from ackstream.protocol.queues import Refusal, UnboundReason
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.jobs import QueueSettings
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -11,9 +12,6 @@ from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import QueueAnswer, QueueRequest, Unbound, UnboundReason
 from ackstream.protocol.readers import SampleOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NAME = "queues"
 """The name of the job."""

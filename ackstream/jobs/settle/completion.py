@@ -7,16 +7,14 @@ counts as acknowledged by everyone. Rules: brokers.md R6, R18 to R20, R25, RTI-3
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from ackstream.protocol import readers
 from ackstream.protocol.intervals import Interval, Intervals, TooManyHolesError, covered
 from ackstream.protocol.messages import SessionRuns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 Report: TypeAlias = readers.AppAck | readers.ProtocolAck
 """A reader's report of acknowledged samples."""

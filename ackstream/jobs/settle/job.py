@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from ackstream.jobs.settle.records import OF_READERS, REPORTS, STORED, TICK, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SettleShard
@@ -27,7 +27,7 @@ from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, json_text, source, ticked
-from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
+from ackstream.spark.operator import SHUFFLE_PARTITIONS, ShardBatch, operate, shard_keys
 from ackstream.spark.records import Share
 
 if TYPE_CHECKING:
@@ -36,11 +36,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import DataType
 
     from ackstream.settings import Settings, Settle
     from ackstream.spark.batches import Trigger
-    from ackstream.spark.operator import ShardBatch
 
 NAME, TICKS = "settle", "settle-clock"
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from ackstream.protocol import readers
-from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.json import optional_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ackstream.jobs.settle.completion import Ignored, Report, ReportReceipt, Retention
-    from ackstream.protocol.intervals import Interval
 
     ReaderRecord: TypeAlias = Report | readers.ReaderStart | readers.ReaderAlive | readers.ReaderStop
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.jobs.settle.completion import Ignored
+from ackstream.jobs.settle.completion import Ignored, Reason, Report
 from ackstream.jobs.settle.records import (
     STORED,
     TICK,
@@ -30,7 +30,7 @@ from ackstream.jobs.settle.records import (
     writer_states,
 )
 from ackstream.jobs.settle.state import NEVER, STATE_VERSION, EarlyReports, Presence, SettleState, Writers
-from ackstream.observe.metrics import OPEN_WRITERS, READERS
+from ackstream.observe.metrics import OPEN_WRITERS, READERS, Tally
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
 from ackstream.spark.records import LOOKS, excused, guarded, in_order, read_state
@@ -38,9 +38,7 @@ from ackstream.spark.records import LOOKS, excused, guarded, in_order, read_stat
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackstream.jobs.settle.completion import Reason, Report
     from ackstream.jobs.settle.records import ReaderRecord, ReportRecord
-    from ackstream.observe.metrics import Tally
     from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle
 

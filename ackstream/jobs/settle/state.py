@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ackstream.jobs.settle.completion import ReaderSubscription, Retention
+from ackstream.jobs.settle.completion import ReaderSubscription, Report, Retention
 from ackstream.jobs.settle.records import ReportRecord
-from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.messages import MAX_NUMBER, SessionRun, SessionRuns
 from ackstream.protocol.readers import AppAck, ProtocolAck, read
 from ackstream.protocol.rql.patterns import matches_any
@@ -17,8 +17,6 @@ from ackstream.protocol.rql.patterns import matches_any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ackstream.jobs.settle.completion import Report
-    from ackstream.protocol.intervals import Interval
     from ackstream.settings import Settle
 
 

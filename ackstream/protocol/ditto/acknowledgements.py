@@ -6,7 +6,8 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAdapter``, ``Acknowledgemen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -15,14 +16,9 @@ from ackstream.protocol import errors
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN, Envelope, json_text, raw
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, check_declared, parse_declared, parse_label
-from ackstream.protocol.ditto.requests import message_headers
+from ackstream.protocol.ditto.requests import Request, message_headers
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from ackstream.protocol.ditto.requests import Request
 
 OK = 200
 INTERNAL_ERROR = 500

@@ -8,8 +8,9 @@ are understood once and remembered; everything unusual, or wrong, is read by ``d
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -34,9 +35,6 @@ from ackstream.protocol.ditto.topics import UNKNOWN_THING, TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import MAX_DEPTH, UNREADABLE
 from ackstream.protocol.record_headers import with_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 FAILED_DEPENDENCY = 424
 _NO_HEADERS = b"{}"

@@ -7,7 +7,8 @@ Source of the rules: Eclipse Ditto, ``ConnectionValidator``, ``ImmutableFiltered
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -17,9 +18,6 @@ from ackstream.protocol.ditto.labels import LIVE_RESPONSE, parse_label
 from ackstream.protocol.ditto.placeholders import Context, PlaceholderError, Template
 from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, STREAM_OF, Subscription, subscription_of
 from ackstream.protocol.errors import REQUEST_TIMEOUT, issued_label_not_unique, label_invalid, target_address_invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class ConnectionLabels(msgspec.Struct, frozen=True):

@@ -12,17 +12,15 @@ import re
 import secrets
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ackstream.protocol.record_headers import CORRELATION_ID, SPRING_CORRELATION_ID
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -10,17 +10,14 @@ import codecs
 import json
 from array import array
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.errors import json_field_missing, json_invalid, json_type_invalid
+from ackstream.protocol.errors import DittoError, json_field_missing, json_invalid, json_type_invalid
 from ackstream.protocol.json import BYTE_ORDER_MARK, MAX_DEPTH, UNREADABLE
-
-if TYPE_CHECKING:
-    from ackstream.protocol.errors import DittoError
 
 JSON_CONTENT_TYPE = "application/json"
 PROTOCOL_CONTENT_TYPE = "application/vnd.eclipse.ditto+json"

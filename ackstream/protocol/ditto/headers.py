@@ -8,9 +8,10 @@ validators, ``ReadJsonArrayHeadersFilter``, ``DittoAckRequestsFilter``.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -22,9 +23,6 @@ from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import MAX_DEPTH
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 CORRELATION_ID = "correlation-id"
 RESPONSE_REQUIRED = "response-required"

@@ -19,16 +19,14 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementLabels``, ``DittoAcknowledg
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from ackstream.protocol import errors
 from ackstream.protocol.json import optional_reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
 
 TWIN_PERSISTED: Final = "twin-persisted"
 LIVE_RESPONSE: Final = "live-response"

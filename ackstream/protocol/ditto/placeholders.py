@@ -11,16 +11,13 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.rql.evaluation import PLACEHOLDERS
 from ackstream.protocol.rql.patterns import like
-
-if TYPE_CHECKING:
-    from typing import TypeAlias
 
 
 class Nothing(Enum):

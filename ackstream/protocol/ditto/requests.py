@@ -14,7 +14,7 @@ import msgspec
 
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto import signal_defaults as defaults
-from ackstream.protocol.ditto.topics import UNKNOWN_THING
+from ackstream.protocol.ditto.topics import UNKNOWN_THING, TopicPath
 from ackstream.protocol.ditto.twin.things import resource
 from ackstream.protocol.errors import DittoError, not_available, shown, unknown_topic_path
 from ackstream.protocol.json import keys_of
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.topics import TopicPath
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -6,18 +6,14 @@ All rules of timeouts are here. Source of the rules: Eclipse Ditto, ``AbstractCo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from ackstream.protocol import errors
 from ackstream.protocol.ditto.headers import CHANNEL, LIVE_CHANNEL_CONDITION, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.labels import BUILT_IN, RESPONSE_LABELS
-from ackstream.protocol.ditto.topics import COMMAND_ACTIONS
+from ackstream.protocol.ditto.topics import COMMAND_ACTIONS, TopicPath
 from ackstream.protocol.durations import Duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ackstream.protocol.ditto.topics import TopicPath
 
 Api = Literal["HTTP", "WebSocket", "Connectivity"]
 SignalKind = Literal["twin", "live", "message", "liveQuery", "twinQuery", "smartQuery", "other", "otherQuery"]

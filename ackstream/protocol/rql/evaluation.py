@@ -13,17 +13,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from ackstream.protocol.errors import json_pointer_invalid, rql_expression_invalid
-from ackstream.protocol.json import WILDCARD
+from ackstream.protocol.json import WILDCARD, Keys
 from ackstream.protocol.rql import parser
 from ackstream.protocol.rql.patterns import CHARACTERS, MAX_WILDCARDS, Effort, like, wildcards
-
-if TYPE_CHECKING:
-    from ackstream.protocol.json import Keys
 
 _AT_ONCE = 5
 """As many values are found in one step."""

@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, rql_expression_invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_CHARACTERS = 10_000
 MAX_NODES = 200

@@ -10,15 +10,12 @@ limited, since every literal of one client's filter against every value of anoth
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ackstream.protocol.errors import rql_expression_expensive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def matches(pattern: str, name: str) -> bool:

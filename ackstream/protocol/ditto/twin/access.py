@@ -9,8 +9,9 @@ client in ``ditto-originator``, and sign the record with ``kafka.originator_key`
 from __future__ import annotations
 
 import hmac
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -18,9 +19,6 @@ from msgspec import UNSET
 from ackstream.protocol.ditto.headers import ORIGINATOR
 from ackstream.protocol.json import Keys, keys_of, write_pointer
 from ackstream.protocol.rql.patterns import matches_any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Permission = Literal["READ", "WRITE"]
 

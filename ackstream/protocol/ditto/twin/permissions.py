@@ -9,16 +9,14 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol import errors
-from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
+from ackstream.protocol.ditto.envelopes import Envelope, decoded, json_text, raw
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
-from ackstream.protocol.ditto.twin.access import OPEN, Permission
+from ackstream.protocol.ditto.twin.access import OPEN, Access, Permission
 from ackstream.protocol.ditto.twin.things import NO_POLICIES, check_patch
 from ackstream.protocol.errors import NOT_FOUND, AccessDeniedError
 from ackstream.protocol.json import UNREADABLE
 
 if TYPE_CHECKING:
-    from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.twin.access import Access
     from ackstream.protocol.ditto.twin.subscriptions import Publication
 
 Kind = Literal[

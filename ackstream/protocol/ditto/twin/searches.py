@@ -8,7 +8,8 @@ failed to it. Source of the rules: Eclipse Ditto, ``SubscriptionManager``, ``Sub
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -17,9 +18,6 @@ from ackstream.protocol import errors
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.ditto.topics import TopicPath
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Action = Literal["created", "next", "complete", "failed"]
 PATH = "/search/things"

@@ -7,20 +7,16 @@ Source of the rules: Eclipse Ditto, ``ThingModifyPathMatcher``, ``ThingsModelFac
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from ackstream.protocol import errors, json
-from ackstream.protocol.ditto.envelopes import json_text
+from ackstream.protocol.ditto.envelopes import Envelope, json_text
 from ackstream.protocol.errors import CATALOGUE, DittoError, shown
 from ackstream.protocol.json import keys_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ackstream.protocol.ditto.envelopes import Envelope
 
 Kind = Literal[
     "thing", "policyId", "definition", "attributes", "attribute", "features", "feature", "featureDefinition",
