@@ -65,7 +65,6 @@ reading visible; the default of 4 MB is too large for a slow client to read a th
 _NOISE = ("ASGI callable returned without completing handshake", "Invalid ", "Unsupported upgrade request.")
 """Beginnings of uvicorn's lines about refused WebSockets, data that cannot be read, and offers of HTTP/2."""
 
-_BACKLOG = 2_048
 _OTHER_FILES = 200
 """Files that are open besides connections: of Kafka's clients, tables, logs."""
 
@@ -118,7 +117,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 log_level="warning",
                 access_log=False,
-                backlog=_BACKLOG,
+                backlog=2_048,
                 lifespan="off",
                 # the ones whose states Stalls knows
                 http=partial(connections.MeteredConnection, self.doors, self._certificates),  # type: ignore[arg-type]

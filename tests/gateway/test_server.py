@@ -20,6 +20,7 @@ import pytest
 from msgspec.structs import replace
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.protocol import State
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
@@ -28,6 +29,7 @@ from ackstream.gateway import server, streaming
 from ackstream.gateway.access.authentication import Authenticator, access_of
 from ackstream.gateway.exchange import Dependencies, Exchange
 from ackstream.gateway.http import api
+from ackstream.gateway.middleware.connections import SocketConnection
 from ackstream.gateway.server import HEADER_SECONDS, REQUEST_SECONDS, UNREAD_SECONDS, Server, Stalls
 from ackstream.gateway.websocket import session
 from ackstream.protocol.ditto.envelopes import encode
@@ -476,8 +478,9 @@ def test_a_stop_under_load_answers_each_request_or_closes_its_connection(caplog:
     assert not [record for record in caplog.records if record.exc_info]
 
 
+@pytest.mark.parametrize("closes", [False, True])
 def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stopping(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, closes: bool
 ) -> None:
     monkeypatch.setattr(server, "SHUTDOWN_SECONDS", 0.3)
     large = parts.response(200, "x" * 20_000_000)
@@ -489,10 +492,19 @@ def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stopping(
         for number in range(100):
             running.hub.publish(EVENT, f"c-{number}", "x" * 100_000)
         eventually(lambda: any(each.flow.write_paused for each in _http(running)), "a response that is not read")
+        eventually(lambda: not any(each.writable.is_set() for each in _sockets(running)), "events that are not read")
+        if closes:
+            with deaf.protocol_mutex:
+                deaf.protocol.send_close()
+                deaf.send_data()
+            eventually(lambda: any(each.conn.state is State.CLOSING for each in _sockets(running)), "the close frame")
         running.gateway.should_exit = True
         eventually(lambda: running.open == 0, "the end of the connections")
-        assert deaf is not None
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def _sockets(running: Running) -> list[Any]:
+    return [each for each in running.gateway.server_state.connections if isinstance(each, SocketConnection)]
 
 
 def _http(running: Running) -> list[Any]:

@@ -278,6 +278,12 @@ class SocketConnection(WebSocketsSansIOProtocol):
         else:
             self.transport.abort()
 
+    def shutdown(self) -> None:
+        """Close the connection; one whose client has said that it closes gets no close frame."""
+        with suppress(InvalidState):
+            super().shutdown()
+        self.transport.close()
+
     def send_receive_event_to_app(self) -> None:
         """Hand over a message; behind one that is invalid a close frame may have come, which ends the connection."""
         with suppress(InvalidState):

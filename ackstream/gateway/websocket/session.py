@@ -213,8 +213,7 @@ class SocketSession:
         except DittoError as error:
             self._put(error_message(error, envelope))
             return
-        event = incoming.what == "event"
-        if event:
+        if event := incoming.what == "event":
             self._issued.add(str(envelope.headers[CORRELATION_ID]), time.monotonic())
         attempt.sent(str(envelope.headers[CORRELATION_ID]))
         self._streaming.forward(envelope, "events" if event else "acks")
