@@ -57,6 +57,10 @@ class StartError(AckstreamError):
     """A job must not start like this (other checkpoint values, a topic with the wrong configuration)."""
 
 
+class TakenError(StartError):
+    """Another process runs the job: it shows signs of life."""
+
+
 class StoppedError(AckstreamError):
     """A running job cannot go on (its clock stands still, another process does its work, records are gone)."""
 

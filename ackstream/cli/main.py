@@ -139,6 +139,10 @@ _OPTIONS = {"spark.master": "--master", "spark.submit.deployMode": "--deploy-mod
 MIRROR = "mirror"
 """The one job with an argument."""
 
+Standby = Annotated[
+    bool, typer.Option("--standby", help="While another process runs the job, wait, and replace it within seconds.")
+]
+
 
 def _jobs(incomplete: str) -> list[str]:
     return [name for name in machine.jobs() if name.startswith(incomplete)]
@@ -165,6 +169,7 @@ def submit(
         typer.Option(help="An entry of Spark, over those of the settings; repeatable.", metavar="KEY=VALUE"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
+    standby: Standby = False,
 ) -> None:
     """Print the complete spark-submit command of a job and run it.
 
@@ -178,12 +183,14 @@ def submit(
 
         # its argument names a destination
         named(settings, arguments or ())
+        if standby:
+            raise errors.InputError("The mirror has no lease that a standby could wait for: leave out --standby.")
     elif arguments:
         raise errors.InputError(
             f"The job {job} takes no arguments, so {arguments[0]!r} would have no effect: leave it out; options of "
             f"`ackstream submit` stand before --."
         )
-    _submit(settings, job, *(arguments or ()), deploy_mode=deploy_mode, dry_run=dry_run)
+    _submit(settings, job, *(arguments or ()), deploy_mode=deploy_mode, dry_run=dry_run, standby=standby)
 
 
 def run_together(
@@ -192,6 +199,7 @@ def run_together(
     ],
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
+    standby: Standby = False,
 ) -> None:
     """Run several jobs in one Spark session, which takes less of a small machine than one for each.
 
@@ -201,16 +209,18 @@ def run_together(
     if unknown := [name for name in jobs if name not in known]:
         raise errors.InputError(f"{unknown[0]!r} cannot be run with others: the jobs are {', '.join(known)}.")
     names, script = list(dict.fromkeys(jobs)), machine.installation_root() / "jobs" / "together" / "__main__.py"
-    _submit(settings, "+".join(names), *names, script=script, dry_run=dry_run)
+    _submit(settings, "+".join(names), *names, script=script, dry_run=dry_run, standby=standby)
 
 
 def _submit(
-    settings: Settings, *job: str, deploy_mode: str = "client", dry_run: bool, script: Path | None = None
+    settings: Settings, *job: str, dry_run: bool, standby: bool, deploy_mode: str = "client", script: Path | None = None
 ) -> None:
-    from ackstream.local.submit import JAVA_OPTIONS, MASKED, run, submit_command, submit_environment
+    from ackstream.local.submit import JAVA_OPTIONS, MASKED, STANDBY, run, submit_command, submit_environment
 
     console = terminal.Terminal(stderr=True)
-    command = submit_command(settings, *job, deploy_mode=deploy_mode, console=console, script=script)
+    command = submit_command(
+        settings, *job, *[STANDBY] * standby, deploy_mode=deploy_mode, console=console, script=script
+    )
     terminal.echo(shlex.join(command), err=not dry_run)
     for key in settings.spark.conf:
         terminal.echo(f"  {key}={MASKED}", err=True)

@@ -53,6 +53,9 @@ _WORDS = "secret|pass(?:word|wd|phrase)|token|access[.]?key|account[.]key|creden
 SECRET = re.compile(f"(?i){_WORDS}")
 """The keys whose values are never shown, the same as in ``spark.redaction.regex`` of ``conf/spark-defaults.conf``."""
 
+STANDBY = "--standby"
+"""The argument of a program that waits while another process runs its job."""
+
 MASKED = "**********"
 """Printed in place of the values in ``[spark.conf]``: no key shows for certain that its value is not a secret."""
 

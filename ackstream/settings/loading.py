@@ -236,3 +236,12 @@ def _read_json(name: str, text: str) -> Any:
         raise SettingsError(
             f"The environment variable {name} is not JSON ({error}); write a list or table as JSON."
         ) from None
+
+
+def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
+    """Return the settings with other values by their full keys."""
+    for key, value in values.items():
+        part, _, name = key.partition(".")
+        changed = getattr(settings, part).model_copy(update={name: value})
+        settings = settings.model_copy(update={part: changed})
+    return settings

@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from ackstream.errors import AckstreamError, StoppedError, cause
+from ackstream.errors import AckstreamError, StoppedError, TakenError, cause
 from ackstream.kafka.login import not_allowed
 from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.topics import prepare
+from ackstream.local.submit import STANDBY, is_local
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES
+from ackstream.settings.loading import with_values
 from ackstream.spark.checkpoint import (
     RULES,
     WAY_OUT,
@@ -34,14 +38,15 @@ from ackstream.spark.checkpoint import (
     topic_ids,
 )
 from ackstream.spark.clock import Watched, clock
-from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, RUN, disconnect
+from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, REHEARSAL, RUN, disconnect
+from ackstream.spark.lease import LeaseLog, lease_seconds, watching
 from ackstream.spark.operator import LOG, distribute, told
 from ackstream.spark.progress import committer, observed, planned_offsets
 from ackstream.spark.session import check_disks, driver, locate, run_with_settings
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -54,7 +59,9 @@ log = logging.getLogger(__name__)
 STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.02
 """The time for the running batch to finish when a job is stopped."""
 
-AWAIT_SECONDS = 1
+AWAIT_SECONDS, ENDED_SECONDS = 1, 0.001
+STANDBY_SECONDS, REHEARSAL_SECONDS = 0.1, 30.0
+"""Seconds between looks of a standby at the lease, and between its rehearsals: Spark ends idle workers after 60 s."""
 DRIVER, SILENT_SECONDS = "The driver", 120.0
 """Its sign of life is that it asks the JVM about its queries."""
 
@@ -84,6 +91,8 @@ class Job:
     :ivar conf: entries for its Spark session
     :ivar answers: whether clients wait for its results: its tasks precede those of other jobs in the session
     :ivar check: refuses inconsistent settings before the first write
+    :ivar rehearsal: settings, by their full keys, for a batch of a standby whose results are dropped; for queries that
+        write the emissions of their shards alone. ``None``: there is no rehearsal
     """
 
     name: str
@@ -94,6 +103,7 @@ class Job:
     conf: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     answers: bool = True
     check: Callable[[SparkSession, Settings], None] = lambda _, __: None
+    rehearsal: Mapping[str, object] | None = None
     keeps: CheckpointRules = field(default_factory=CheckpointRules)
 
     @property
@@ -116,7 +126,8 @@ class Job:
         :raises StartError: if settings, checkpoint and tables are inconsistent
         """
         # entries that the job sets, and the query reads at its start, must not reach other queries
-        own = spark.newSession()
+        rehearsal = spark.conf.get(REHEARSAL, None) is not None
+        own = spark if rehearsal else spark.newSession()
         for key, value in self.conf(settings).items():
             own.conf.set(key, value)
         own.conf.set(LOG, json.dumps({"log": settings.log.model_dump(), "program": self.name, "query": self.name}))
@@ -157,8 +168,42 @@ class Job:
         if clock is not None:
             watched = Watched(planned_offsets(query), partial(told, own)) if self.ticks else None
             clock.follow(watched, query.stop)
-        FIGURES.follow(f"shards of {self.name}", lambda: told(own).figures())
+        if not rehearsal:
+            FIGURES.follow(f"shards of {self.name}", lambda: told(own).figures())
         return query
+
+    def stand_by(self, spark: SparkSession, settings: Settings, over: Callable[[], bool]) -> bool:
+        """Wait until no process runs the job, and rehearse now and then; return ``False`` if ``over`` is true first."""
+        log.info("Standing by: another process runs %s.", self.name)
+        topic, seconds = settings.kafka.topic(self.lease or ""), lease_seconds(settings.clock.interval / 1000)
+        with ExitStack() as stack:
+            watch = watching(LeaseLog(stack, settings.kafka, topic), seconds)
+            rehearsals = stack.enter_context(closing(self._rehearsals(spark, settings)))
+            while not over() and not next(watch):
+                next(rehearsals, None)
+                time.sleep(STANDBY_SECONDS)
+        return not over()
+
+    def _rehearsals(self, spark: SparkSession, settings: Settings) -> Generator[None]:
+        """Run a batch apart from the system now and then, after which all that the query needs is loaded."""
+        own = spark.newSession()
+        own.conf.set(REHEARSAL, self.name)
+        # executors elsewhere would keep the files of rehearsals
+        while self.rehearsal is not None and is_local(spark.sparkContext.master):
+            try:
+                with ExitStack() as stack:
+                    place = stack.enter_context(TemporaryDirectory(prefix="ackstream-", ignore_cleanup_errors=True))
+                    apart = {**self.rehearsal, "lake.checkpoints": f"file:{place}"}
+                    query = self.start(own, with_values(settings, apart))
+                    stack.callback(query.stop)
+                    while query.lastProgress is None and not query.awaitTermination(ENDED_SECONDS):
+                        yield
+            except Exception as error:  # noqa: BLE001 - a standby that knows less is better than none
+                why = query_cause(str(error))
+                log.warning("A rehearsal of %s failed, so a take-over may take longer: %s", self.name, why)
+            due = time.monotonic() + REHEARSAL_SECONDS
+            while time.monotonic() < due:
+                yield
 
     def remedy(self, key: str) -> str:
         """Return the remedy for a setting that is fixed under the checkpoint, as the end of a sentence."""
@@ -220,20 +265,35 @@ def main(*jobs: Job) -> None:
             driver(settings, f"ackstream-{jobs[0].name}") as (spark, stop),
             ExitStack() as stack,
         ):
-            started = [
-                (one.name, stack.enter_context(one.running(spark, settings))) for one in jobs if not stop.is_set()
-            ]
-            # after a restart, all of them continue from their checkpoints
-            while not stop.is_set() and not any(_ended(settings, *one, stop) for one in started):
+            started: list[tuple[str, StreamingQuery]] = []
+
+            def over() -> bool:
                 HEALTH.beat(DRIVER, time.monotonic())
+                return stop.is_set() or any(_ended(settings, *one, stop) for one in started)
+
+            waiting = list(jobs)
+            while waiting and not stop.is_set():
+                try:
+                    started.append((waiting[0].name, stack.enter_context(waiting[0].running(spark, settings))))
+                    del waiting[0]
+                except TakenError:
+                    if STANDBY not in sys.argv:
+                        raise
+                    if not waiting[0].stand_by(spark, settings, over):
+                        break
+                    # a start may take long
+                    HEALTH.expect(DRIVER, SILENT_SECONDS, vital=True)
+            # after a restart, all of them continue from their checkpoints
+            while not over():
+                stop.wait(AWAIT_SECONDS)
 
     run_with_settings(run, jobs[0].name)
 
 
 def _ended(settings: Settings, name: str, query: StreamingQuery, stop: threading.Event) -> bool:
-    """Return whether a query ends within a second; raise an AckstreamError if it has failed."""
+    """Return whether a query has ended; raise an AckstreamError if it has failed."""
     try:
-        return bool(query.awaitTermination(AWAIT_SECONDS))
+        return bool(query.awaitTermination(ENDED_SECONDS))
     except StreamingQueryException as error:
         if stop.is_set():
             # a signal to all processes also ends Python's workers

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka import TopicPartition
 
-from ackstream.errors import StartError, StoppedError
+from ackstream.errors import StoppedError, TakenError
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import close_producer, connect_admin, connect_consumer, connect_producer
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.record_headers import OWNER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import ExitStack
 
     from ackstream.settings import Kafka
@@ -71,6 +71,11 @@ def living(records: Iterable[Any], own: int) -> dict[int, int]:
     return found
 
 
+def lease_seconds(interval: float) -> float:
+    """Return the silence after which a run has ended; ``interval`` (s) is that of signs of life."""
+    return max(LEASE_SECONDS, LEASE_INTERVALS * interval)
+
+
 class Lease:
     """The lease of one run of a job."""
 
@@ -85,7 +90,7 @@ class Lease:
         return str(self._run)
 
     def claim(self, log: LeaseLog, wait: Callable[[float], object] = time.sleep) -> None:
-        """Begin the run once the one before has surely ended; raise a StartError if that lives."""
+        """Begin the run once the one before has surely ended; raise a TakenError if that lives."""
         self._run, now = log.append(CLAIM, b"")
         self._seen = self._run + 1
         first = log.since(now - round(self._seconds * 1000))
@@ -100,7 +105,7 @@ class Lease:
                     continue
                 if record.value is not None:
                     log.append(self.run.encode(), None)
-                    raise StartError(self._taken(record))
+                    raise TakenError(self._taken(record))
                 del others[run]
 
     def sign(self, log: LeaseLog) -> int:
@@ -127,6 +132,25 @@ class Lease:
             f"Another process{f' ({owner})' if owner else ''} runs this job on the same system: it shows signs of life"
             f" on the topic {self._topic}. Stop it first, or give this one a kafka.topic_prefix of its own."
         )
+
+
+def watching(log: LeaseLog, seconds: float) -> Iterator[bool]:
+    """Yield, look by look, whether the run of another process has ended or been silent for the lease; write nothing.
+
+    Silence counts from the first look on, and the time that a broker takes to answer does not count.
+    """
+    run, seen, until = None, log.end(), passing() + seconds
+    while True:
+        asked, first = passing(), seen
+        seen = max(first, log.end())
+        for record in log.between(first, seen) if first < seen else ():
+            found = run_of(record)
+            if found is not None and record.value is not None:
+                run, until = found, passing() + seconds
+            elif found is not None and found == run:
+                until = asked
+        until += max(0.0, passing() - asked - LOOK_SECONDS)
+        yield passing() >= until
 
 
 class Pace:

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from ackstream.errors import StartError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
+from ackstream.settings.loading import with_values
 from ackstream.spark.checkpoint import DRAFT, REMEMBERED, Checkpoint, compare_values, fixed_values
 from ackstream.spark.clock import clock
 from ackstream.spark.operator import SHARD_KEYS, distribute, operate
@@ -112,15 +113,6 @@ def _migrate(spark: SparkSession, settings: Settings, job: Job, old: Checkpoint,
     old.move(former)
     new.move(location)
     return Migration(changed, former)
-
-
-def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
-    """Return the settings with other values by their full keys."""
-    for key, value in values.items():
-        part, _, name = key.partition(".")
-        changed = getattr(settings, part).model_copy(update={name: value})
-        settings = settings.model_copy(update={part: changed})
-    return settings
 
 
 def carry_offsets(old: str, new: str) -> str:

@@ -23,7 +23,7 @@ from ackstream.observe import logs
 from ackstream.observe.metrics import Tally
 from ackstream.settings import Log
 from ackstream.spark.batches import BATCH_ID, QUERY_ID
-from ackstream.spark.kafka import CLOCK, WATERMARK
+from ackstream.spark.kafka import CLOCK, REHEARSAL, WATERMARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -215,17 +215,19 @@ def operate(records: DataFrame, key: str, handle: Handle, output: StructType | s
     :param output: the columns of the frames that ``handle`` yields
     """
     spark = records.sparkSession
-    _TOLD[spark] = spark.sparkContext.accumulator(Told(), _Latest())
-    call = operator(handle, _TOLD[spark].add, spark.conf.get(LOG, None))
+    if spark not in _TOLD:
+        _TOLD[spark] = spark.sparkContext.accumulator(Told(), _Latest())
+    drops = spark.conf.get(REHEARSAL, None) is not None
+    call = operator(handle, _TOLD[spark].add, spark.conf.get(LOG, None), drops=drops)
     # last: Spark compiles no code across it, so that each row is copied before it and behind it
     rows = records.withWatermark(CLOCK, WATERMARK).groupBy(key)
     return rows.applyInPandasWithState(call, output, STATE_SCHEMA, "append", "EventTimeTimeout")
 
 
 def operator(
-    handle: Handle, tell: Callable[[Told], object] | None = None, log: str | None = None
+    handle: Handle, tell: Callable[[Told], object] | None = None, log: str | None = None, *, drops: bool = False
 ) -> Callable[[tuple[Any], Iterable[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """Return the function that Spark calls for each shard; ``log`` is the JSON of :data:`LOG`."""
+    """Return the function that Spark calls for each shard; ``drops``: without results. ``log``: see :data:`LOG`."""
 
     def call(key: tuple[Any], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         batch = ShardBatch(key[0], frames, state)
@@ -233,7 +235,7 @@ def operator(
             spare_collections()
             _log_as(log)
             logs.remark(batch=batch.batch_id)
-        yield from handle(batch)
+        yield from (frame for frame in handle(batch) if not drops)
         if tell is not None:
             tell(batch.told)
 

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ackstream.jobs.twin.job import INDEX
+from ackstream.local.submit import STANDBY
 from ackstream.spark.job import main
 
 if TYPE_CHECKING:
@@ -25,4 +26,4 @@ def named(names: Iterable[str]) -> list[Job]:
 
 
 if __name__ == "__main__":
-    main(*named(sys.argv[1:]))
+    main(*named(name for name in sys.argv[1:] if name != STANDBY))

@@ -132,6 +132,18 @@ def test_a_destination_is_checked_before_spark_starts(monkeypatch: pytest.Monkey
     assert "There is no destination 'nope'" in result.stderr
 
 
+def test_a_standby_is_an_argument_of_the_job_and_refused_where_there_is_none(ran: Ran, monkeypatch: pytest.MonkeyPatch):
+    assert run("correlate", "--standby").exit_code == 0
+    assert CliRunner().invoke(app, ["run", "twin", "settle", "--standby"]).exit_code == 0
+    (alone, _), (several, _) = ran
+    assert alone[-2:] == [str(machine.entry_point("correlate")), "--standby"]
+    assert several[-4:] == [together.__file__, "twin", "settle", "--standby"]
+    monkeypatch.setenv("ACKSTREAM_DESTINATIONS", DESTINATIONS)
+    result = run("mirror", "copy", "--standby")
+    assert (result.exit_code, len(ran)) == (2, 2)
+    assert "The mirror has no lease that a standby could wait for: leave out --standby." in result.stderr
+
+
 def test_a_driver_on_this_machine_may_have_its_settings_from_the_environment(ran: Ran, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", "kafka.example:9092")
     assert run("correlate", "--master", "yarn").exit_code == 0

@@ -16,8 +16,9 @@ from ackstream.errors import StartError
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.jobs.correlate.job import JOB, inflight
 from ackstream.kafka.topics import ensure_topics
+from ackstream.settings.loading import with_values
 from ackstream.spark import migration
-from ackstream.spark.migration import migrate, with_values
+from ackstream.spark.migration import migrate
 from tests.harness.system import System
 from tests.harness.waiting import eventually
 

@@ -36,8 +36,9 @@ from ackstream.protocol.readers import (
     read_answer,
 )
 from ackstream.settings import Clock, Kafka, Lake, RequiredRole, Settings, Settle
+from ackstream.settings.loading import with_values
 from ackstream.spark import kafka as spark_kafka
-from ackstream.spark.migration import migrate, with_values
+from ackstream.spark.migration import migrate
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:

@@ -5,16 +5,18 @@ import shutil
 import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from kafka.errors import KafkaConnectionError
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
-from ackstream.errors import StartError
+from ackstream.errors import StartError, TakenError
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.jobs.correlate.job import JOB as CORRELATE
 from ackstream.jobs.persist.job import JOB as PERSIST
@@ -25,6 +27,7 @@ from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.settings import Kafka, Lake, Persist, Settings
 from ackstream.settings.jobs import QueueJob, QueueSettings, Settle
+from ackstream.settings.loading import with_values
 from ackstream.spark import job as spark_job
 from ackstream.spark.checkpoint import (
     DRAFT,
@@ -40,13 +43,12 @@ from ackstream.spark.checkpoint import (
     is_new_checkpoint,
 )
 from ackstream.spark.job import POOL, Job
-from ackstream.spark.kafka import ANY_RUN
-from ackstream.spark.migration import with_values
+from ackstream.spark.kafka import ANY_RUN, REHEARSAL
 from ackstream.spark.operator import SHUFFLE_PARTITIONS
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -430,6 +432,145 @@ def test_a_job_stops_at_the_end_of_its_batch_even_if_the_next_one_follows_at_onc
     for query in (_Batches(behind=False), _Batches(behind=True)):
         spark_job.stop_in_order(query)  # type: ignore[arg-type]
         assert query.stopped_in == 3
+
+
+def _standing_by(monkeypatch: pytest.MonkeyPatch, *taken: str, arguments: Sequence[str] = ("--standby",)) -> list[str]:
+    """Run two jobs, of which others have some until a standby has waited for them; return what happened to them."""
+    seen, held = list[str](), set(taken)
+
+    class Waiting(Job):
+        @contextmanager
+        def running(self, *_: Any, **__: Any) -> Iterator[Any]:
+            if self.name in held:
+                raise TakenError("it is taken")
+            seen.append(f"{self.name} starts")
+            yield SimpleNamespace(awaitTermination=lambda _seconds: "y starts" in seen)
+
+        def stand_by(self, _spark: Any, _settings: Any, over: Callable[[], bool]) -> bool:
+            seen.append(f"{self.name} waits")
+            held.discard(self.name)
+            return not over()
+
+    @contextmanager
+    def driver(*_: object) -> Iterator[Any]:
+        yield None, threading.Event()
+
+    monkeypatch.setattr(spark_job, "driver", driver)
+    monkeypatch.setattr("ackstream.settings.load", Settings)
+    monkeypatch.setattr("sys.argv", ["x.py", *arguments])
+    spark_job.main(*(Waiting(name=name, build=lambda *_: None, trigger="") for name in "xy"))  # type: ignore[arg-type,return-value]
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("taken", "seen"),
+    [
+        ("", ["x starts", "y starts"]),
+        ("x", ["x waits", "x starts", "y starts"]),
+        ("y", ["x starts", "y waits", "y starts"]),
+        ("xy", ["x waits", "x starts", "y waits", "y starts"]),
+    ],
+)
+def test_a_standby_waits_for_the_jobs_that_others_run(
+    monkeypatch: pytest.MonkeyPatch, taken: str, seen: list[str]
+) -> None:
+    assert _standing_by(monkeypatch, *taken) == seen
+
+
+def test_without_the_wish_to_stand_by_a_job_that_another_process_runs_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(SystemExit, match="it is taken"):
+        _standing_by(monkeypatch, "x", arguments=())
+
+
+class _Rehearsal:
+    """The query of a rehearsal: what it ends with, if anything, in its third step."""
+
+    def __init__(self, end: Exception | object) -> None:
+        self.end, self.steps, self.stops = end, 0, 0
+        self.lastProgress: object = None
+
+    def awaitTermination(self, _seconds: float) -> bool:  # noqa: N802 - Spark's name
+        self.steps += 1
+        if self.steps == 3 and isinstance(self.end, Exception):
+            raise self.end
+        self.lastProgress = self.end if self.steps == 3 else None
+        return False
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+def _stand_by(
+    monkeypatch: pytest.MonkeyPatch, watch: Iterator[bool], ends: Sequence[Exception | object] = (), stop_at: int = 99
+) -> tuple[bool, list[_Rehearsal], list[str]]:
+    """Let a job stand by, whose rehearsals end like this; return the result, the queries and their directories."""
+    queries, places, looks = list[_Rehearsal](), list[str](), count()
+
+    class Rehearsing(Job):
+        def start(self, spark: Any, settings: Settings, **_: Any) -> Any:
+            spark.conf.set.assert_called_once_with(REHEARSAL, "x")
+            assert settings.correlate.starting == "earliest"
+            places.append(settings.lake.checkpoints.removeprefix("file:"))
+            assert Path(places[-1]).is_dir()
+            queries.append(_Rehearsal(ends[len(queries)]))
+            return queries[-1]
+
+    monkeypatch.setattr(spark_job, "LeaseLog", mock.Mock())
+    monkeypatch.setattr(spark_job, "watching", lambda *_: watch)
+    monkeypatch.setattr(spark_job, "REHEARSAL_SECONDS", 0)
+    monkeypatch.setattr(spark_job, "STANDBY_SECONDS", 0)
+    spark = mock.Mock()
+    spark.sparkContext.master = "local[2]"
+    rehearsal = {"correlate.starting": "earliest"} if ends else None
+    job = Rehearsing(name="x", build=lambda *_: None, trigger="", rehearsal=rehearsal)  # type: ignore[arg-type,return-value]
+    try:
+        return job.stand_by(spark, Settings(), lambda: next(looks) >= stop_at), queries, places
+    finally:
+        assert not [place for place in places if Path(place).exists()]
+        assert [query.stops for query in queries] == [1] * len(queries)
+
+
+def test_a_standby_takes_over_in_the_middle_of_a_rehearsal_and_leaves_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken_over, queries, _ = _stand_by(monkeypatch, iter([False, False, True]), ends=["progress"])
+    assert taken_over
+    assert queries[0].steps == 2
+
+
+def test_a_standby_ends_in_the_middle_of_a_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_over, queries, _ = _stand_by(monkeypatch, iter([False] * 9), ends=["progress"], stop_at=2)
+    assert not taken_over
+    assert queries[0].steps == 2
+
+
+def test_a_rehearsal_that_fails_is_a_warning_with_its_cause_and_the_next_one_follows(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failure = StreamingQueryException("x terminated with exception: No space left on device\n\tat java.io")
+    taken_over, queries, _ = _stand_by(monkeypatch, iter([False] * 6 + [True]), ends=[failure, "progress", "unread"])
+    assert taken_over
+    assert [query.steps for query in queries] == [3, 3, 1]
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == "A rehearsal of x failed, so a take-over may take longer: No space left on device"
+
+
+def test_a_standby_whose_broker_is_away_ends_also_in_the_middle_of_a_rehearsal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def watch() -> Iterator[bool]:
+        yield False
+        raise KafkaConnectionError
+
+    with pytest.raises(KafkaConnectionError):
+        _stand_by(monkeypatch, watch(), ends=["progress"])
+    assert "rehearsal" not in caplog.text
+
+
+def test_a_job_without_a_rehearsal_only_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _stand_by(monkeypatch, iter([False] * 3 + [True])) == (True, [], [])
 
 
 def test_after_a_signal_no_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,7 @@ JOB = Job(
     reads=READ,
     conf=conf,
     check=check,
+    rehearsal={"correlate.starting": "earliest", "correlate.max_offsets_per_trigger": 500},
     keeps=CheckpointRules(
         # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
         # did not refuse undeclared labels has passed the declarations by
