@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka.admin import OffsetSpec
 
 from ackstream.kafka import topics as kafka_topics
 from ackstream.spark.batches import repeating
-from ackstream.spark.lease import LEASE_INTERVALS, LEASE_SECONDS, SEND_SECONDS, Lease, LeaseLog, Pace, passing
+from ackstream.spark.lease import SEND_SECONDS, Lease, LeaseLog, Pace, lease_seconds, passing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -156,10 +157,13 @@ class QueryClock:
             looks = False
         if not looks and asked < self._signed + self._interval:
             return
-        self._broker_time = self._lease.sign(broker.lease)
-        self._believed, self._signed = self._pace.follow(self._broker_time, asked, passing()), asked
+        self._sign(broker, asked)
         if self._watched is not None and (looks or asked >= self._ticked + REST_SECONDS):
             self._tick(broker, asked, wanted)
+
+    def _sign(self, broker: ClockBroker, asked: float) -> None:
+        self._broker_time = self._lease.sign(broker.lease)
+        self._believed, self._signed = self._pace.follow(self._broker_time, asked, passing()), asked
 
     def end(self, broker: ClockBroker) -> None:
         """End the run."""
@@ -207,9 +211,15 @@ class QueryClock:
         if wanted is None and self._progress() == self._read:
             return
         if tick <= (wanted or self._last) < present - BEHIND_MS and now >= self._look_at:
-            tick = max(tick, next_tick(self._consumed, ends, present, broker.timestamp_at))
+            tick = max(tick, next_tick(self._consumed, ends, present, partial(self._timestamp_at, broker)))
             self._look_at = passing() + LOOK_PAUSES * (passing() - now)
         self._pass(broker, tick, wanted)
+
+    def _timestamp_at(self, broker: ClockBroker, *record: Any) -> int | None:
+        # many partitions that lag would take longer than the lease
+        if (now := passing()) >= self._signed + self._interval:
+            self._sign(broker, now)
+        return broker.timestamp_at(*record)
 
     def _passed(self) -> int:
         """Return the latest known time before which every record has been read."""
@@ -287,11 +297,11 @@ def clock(settings: Settings, lease: str, ticks: str | None, topics: Iterable[st
 
     :param ticks: the topic of the ticks, which no other query may use; ``None``: a job without event time
     :param topics: time never passes an unread record of these
-    :raises StartError: another process runs the same job
+    :raises TakenError: another process runs the same job
     :raises StoppedError: at the end of the block, if the clock could not continue
     """
     interval, topics, name = settings.clock.interval / 1000, list(topics), settings.kafka.topic(lease)
-    own_lease = Lease(name, max(LEASE_SECONDS, LEASE_INTERVALS * interval))
+    own_lease = Lease(name, lease_seconds(interval))
     own = QueryClock(own_lease, settings.clock.slack, interval)
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -515,6 +516,22 @@ def test_a_deadline_waits_for_what_is_unread_and_is_looked_at_now_and_then(calm:
     calm.read = [1]
     calm.run(2 * RETRY_SECONDS)
     assert max(calm.ticks) > calm.waits[0]
+
+
+def test_signs_of_life_are_sent_while_the_oldest_records_of_many_partitions_are_read(calm: Calm) -> None:
+    def slow(partition: int, offset: int, end: int) -> int | None:
+        calm.elapsed, calm.time = calm.elapsed + 900, calm.time + 900
+        return Cluster.timestamp_at(calm, partition, offset, end)
+
+    calm.events = [event for number in range(1, 10) for event in (("record", number, 0), ("partition", 0, 0))]
+    while calm.events:
+        calm.happen()
+    calm.waits = [calm.time + 500]
+    with mock.patch.object(calm, "timestamp_at", slow):
+        calm.run(5)
+    times = [record.timestamp for record in calm.records]
+    assert times[-1] - times[0] > 9 * 900
+    assert max(later - before for before, later in pairwise(times)) < 2_000
 
 
 def test_a_deadline_passes_without_another_look_once_a_batch_reads_what_was_there_at_the_last_one(calm: Calm) -> None:
