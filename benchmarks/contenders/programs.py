@@ -52,11 +52,13 @@ class Contender:
 
     :param commands: of all its processes
     :param heartbeats: whether it needs records that tell the time in each partition, since it has no clock of its own
+    :param standby: the commands of what waits beside it, and replaces it when it is killed; ``None``: it starts again
     """
 
     name: str
     commands: Callable[[Place], list[list[str]]]
     heartbeats: bool = True
+    standby: Callable[[Place], list[list[str]]] | None = None
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -73,8 +75,8 @@ def environment(settings: Settings) -> dict[str, str]:
     }
 
 
-def _ackstream(_place: Place) -> list[list[str]]:
-    return [[sys.executable, "-c", "from ackstream.cli.main import app; app()", "submit", "correlate"]]
+def _ackstream(*more: str) -> Callable[[Place], list[list[str]]]:
+    return lambda _: [[sys.executable, "-c", "from ackstream.cli.main import app; app()", "submit", "correlate", *more]]
 
 
 def _quix(processes: int, place: Place) -> list[list[str]]:
@@ -138,8 +140,10 @@ def versions() -> dict[str, str]:
     return found
 
 
+STANDBY = Contender("ackstream with a standby", _ackstream(), heartbeats=False, standby=_ackstream("--standby"))
+"""The same program, so that it is only killed."""
 CONTENDERS = (
-    Contender("ackstream", _ackstream, heartbeats=False),
+    Contender("ackstream", _ackstream(), heartbeats=False),
     Contender("quixstreams, 1 process", partial(_quix, 1)),
     Contender("quixstreams, 2 processes", partial(_quix, 2)),
     # it has no wheels for the newest Python
