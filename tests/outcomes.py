@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ackstream.protocol.errors import DittoError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def outcome(call: Callable[..., Any], *arguments: Any) -> Any:

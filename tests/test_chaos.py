@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,9 +24,6 @@ from tests.harness.invariants import compare, requests, single
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_seed_gives_the_same_faults_again_and_another_gives_others() -> None:

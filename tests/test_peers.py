@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,6 @@ from benchmarks import pages
 from benchmarks.contenders.joining import ORPHAN_HOLD, complete, receive, reply
 from benchmarks.replies import Verdicts, recovery, slope
 from benchmarks.workload import LABELS, Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 REQUESTS = 200

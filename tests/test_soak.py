@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from benchmarks.soaking.series import judge, read, rule_of, write
 from benchmarks.soaking.trend import FLAT, GROWS, SHORT, trend
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MINUTES = range(100)
 HOURS = [minute / 60 for minute in MINUTES]

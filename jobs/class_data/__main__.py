@@ -6,14 +6,12 @@ It writes a table, and runs a stream with state in Python that writes a batch pe
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.state import GroupStateTimeout
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STREAM_SECONDS = 120
 

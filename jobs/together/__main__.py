@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from ackstream.jobs.twin.job import INDEX
 from ackstream.local.submit import STANDBY
-from ackstream.spark.job import main
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ackstream.spark.job import Job
+from ackstream.spark.job import Job, main
 
 
 def named(names: Iterable[str]) -> list[Job]:

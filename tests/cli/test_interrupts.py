@@ -3,15 +3,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from ackstream.cli.terminal import SIGNALS, Interrupts
 from ackstream.spark.session import uninterrupted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,11 @@ from typer.testing import CliRunner
 from ackstream.cli.main import app
 from ackstream.kafka import clients
 from ackstream.local import jars, submit
-from ackstream.settings import Settings, load
+from ackstream.settings import Kafka, Settings, load
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from click.testing import Result
-
-    from ackstream.settings import Kafka
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.job import InFlight
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe import outcomes
-from ackstream.settings import Settings
+from ackstream.settings import Kafka, Settings
 from ackstream.spark import session
 from tests.harness import ledgers
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from ackstream.settings import Kafka
 
 SECOND = 1_000
 

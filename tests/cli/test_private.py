@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
@@ -12,10 +13,6 @@ from typer.testing import CliRunner
 from ackstream.cli.main import Commands, app
 from ackstream.client.core.storage import PublishStore
 from ackstream.local.machine import keep_private, locked, write_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

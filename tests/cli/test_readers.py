@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,9 +12,6 @@ from ackstream import client
 from ackstream.cli.main import app
 from ackstream.client import SettleTimeout
 from ackstream.protocol.readers import KnownReader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -9,9 +9,6 @@ from typer.testing import CliRunner
 from ackstream.cli.main import app
 from ackstream.kafka import clients
 from tests.harness.ports import free_ports
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

@@ -3,16 +3,14 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ackstream import client, settings
 from ackstream.errors import BadParameterError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SLOW = (
     # what jobs run on, and what reads tables

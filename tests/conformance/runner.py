@@ -7,8 +7,10 @@ stands for any error. The wheel includes this file, and ``ackstream conformance`
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -60,10 +62,6 @@ from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.rql import evaluation, parser, patterns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
 Json = dict[str, Any]
 

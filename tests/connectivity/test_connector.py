@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -32,9 +33,6 @@ from ackstream.protocol.ditto.twin.access import OPEN
 from ackstream.settings import Kafka, Settings
 from ackstream.settings.connections import Connection, KafkaConnection
 from tests.prose import each
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_every_type_of_connection_has_a_transport() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
@@ -22,7 +22,7 @@ from ackstream.connectivity.intake import (
     response_kind,
 )
 from ackstream.connectivity.system import STORED, SourceFailure, verdict
-from ackstream.connectivity.transports.transport import MAX_BYTES, ExternalMessage, not_published
+from ackstream.connectivity.transports.transport import MAX_BYTES, ExternalMessage, OutgoingMessage, not_published
 from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.aggregates import write_acks
@@ -33,9 +33,6 @@ from ackstream.protocol.ditto.twin.access import OPEN
 from ackstream.protocol.errors import label_not_declared, thing_not_found
 from ackstream.settings.connections import KafkaConnection, ReplyTarget, Source
 from tests.prose import covers, each, prose
-
-if TYPE_CHECKING:
-    from ackstream.connectivity.transports.transport import OutgoingMessage
 
 
 def collected(expected: int | None, *answers: SettlementAnswer | SourceFailure | None, after: float = 0.0) -> Any:

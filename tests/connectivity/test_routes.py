@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -24,9 +25,6 @@ from ackstream.connectivity.routes import Route, Router, has_passed, headers_beh
 from ackstream.kafka.clients import Closing
 from ackstream.settings import Kafka, RouteSettings, Settings
 from tests.client.connections import FakeConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PATIENCE_SECONDS = 30.0
 PLANT = RouteSettings(name="plant", topic_prefix="plant-")

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import msgspec
 
@@ -29,9 +30,6 @@ from ackstream.protocol.queues import QueueAnswer, QueueRequest
 from ackstream.protocol.readers import Answer, ConsumerRecord
 from ackstream.settings import Kafka
 from ackstream.settings.base import parse_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 Json: TypeAlias = dict[str, Any]
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jsonschema import Draft7Validator
 
 from ackstream.local import machine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Contract:

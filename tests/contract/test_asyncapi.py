@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,13 +19,8 @@ from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Kafka
-from tests.contract.asyncapi import FORMATS, HEADERS, TYPES
+from tests.contract.asyncapi import FORMATS, HEADERS, TYPES, RecordFormat
 from tests.contract.checking import Contract
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.contract.asyncapi import RecordFormat
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 CONTRACT = Contract()

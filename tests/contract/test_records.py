@@ -6,8 +6,9 @@ Each is made by the code that makes it in production: the jobs' pure rules, the 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from ackstream.protocol.ledger import LedgerRecord
 from ackstream.protocol.messages import encode_ack, write_stored
 from ackstream.settings import Persist, PublishRule
 from ackstream.settings.jobs import QueueSettings
-from ackstream.testing import RequestSystem
+from ackstream.testing import RequestSystem, TopicRecord
 from tests.contract.asyncapi import FORMATS
 from tests.contract.checking import Contract
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
@@ -34,11 +35,6 @@ from tests.gateway.parts import Web
 from tests.jobs.query.test_plan import Server
 from tests.jobs.queues.test_endpoint import Service
 from tests.jobs.settle.logs import Log, Run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ackstream.testing import TopicRecord
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 CONTRACT = Contract()

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,20 +36,18 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.local.machine import is_free, shared_with_tests
 from ackstream.local.secured import SecuredBroker
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
-from ackstream.settings import Gateway
+from ackstream.settings import Gateway, Kafka, Settings
 from ackstream.spark.job import query_cause
 from ackstream.spark.progress import consumed_offsets
 from ackstream.spark.session import quiet_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import ExitStack
 
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
     from ackstream.cli.terminal import Interrupts
-    from ackstream.settings import Kafka, Settings
 
 traffic = shared_with_tests("demo/fleet.py")
 """The devices, the commands to them, and the checks."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ackstream.cli.monitoring import STYLES
 from ackstream.cli.terminal import PlainTable, data, span
-from ackstream.client import Ack, After, Command
+from ackstream.client import Ack, After, Answer, Command, Requester, Signal
 from ackstream.client.requests.replies import Reply, read_reply
 from ackstream.kafka.clients import spark_options
 from ackstream.lake import tables
@@ -29,12 +29,10 @@ from ackstream.protocol.record_headers import CORRELATION_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from pyspark.sql import SparkSession
     from rich.console import Console
 
-    from ackstream.client import Answer, Requester, Signal
     from ackstream.settings import Settings
 
 RECEIVED, DONE = LABELS = ("fleet:received", "fleet:done")

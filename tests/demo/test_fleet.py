@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from rich.console import Console
 
-from ackstream.client import Ack, After, Reply
+from ackstream.client import Ack, After, Reply, Requester, Signal
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.errors import DittoError
 from tests.demo import fleet as traffic
@@ -29,7 +29,6 @@ from tests.demo.fleet import (
 )
 
 if TYPE_CHECKING:
-    from ackstream.client import Requester, Signal
     from ackstream.protocol.ditto.envelopes import Envelope
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer.main
 
 from ackstream.cli.main import app
 from ackstream.local.machine import jobs
 from ackstream.observe.endpoint import LIVE, METRICS, READY
-from ackstream.settings import load
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ackstream.settings import Settings
+from ackstream.settings import Settings, load
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -7,8 +7,9 @@ import json
 import re
 import subprocess
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import jsonschema
@@ -20,9 +21,6 @@ from ackstream.errors import SettingsError
 from ackstream.local.machine import NEWEST, OLDEST
 from ackstream.settings.base import parse_toml
 from tests.deploy.product import DEPLOY, PATHS, ROOT, USER, check_command, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 LINES = re.sub(r"(?m)^#.*\n", "", DOCKERFILE.read_text("utf-8")).replace("\\\n", " ").splitlines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -14,9 +14,6 @@ import yaml
 from ackstream.local.machine import NEWEST, OLDEST
 from ackstream.settings import Settings
 from tests.deploy.product import DEPLOY, ROOT, check_command, settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = (ROOT / "docs/deployment.md").read_text("utf-8")
 BLOCKS = re.findall(r"(?ms)^```(\w*)\n(.*?)^```$", PAGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from ackstream.cli.terminal import FAILED, NO_ANSWER, WRONG_INPUT
 from ackstream.local.machine import cache, jobs
 from ackstream.spark.job import STOP_SECONDS
 from tests.deploy.product import DEPLOY, check_command, settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNITS = sorted((DEPLOY / "systemd").iterdir())
 SERVICES = [path for path in UNITS if path.suffix == ".service"]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.harness.waiting import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Closed(Exception):  # noqa: N818 - what happened, as the library of a real client calls it

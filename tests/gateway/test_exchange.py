@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -17,10 +18,6 @@ from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Settings
 from tests.prose import covers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 COMMAND = Command.of("org.acme/lamp/things/twin/commands/delete", headers={"correlation-id": "c-1"})
 

@@ -8,11 +8,12 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h11
 import httpx
@@ -32,16 +33,11 @@ from ackstream.gateway.http import api
 from ackstream.gateway.middleware.connections import SocketConnection
 from ackstream.gateway.server import HEADER_SECONDS, REQUEST_SECONDS, UNREAD_SECONDS, Server, Stalls
 from ackstream.gateway.websocket import session
-from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.settings import Gateway, Settings
 from tests.gateway import parts
 from tests.gateway.websocket.test_session import EVENT, Hub
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ackstream.protocol.ditto.envelopes import Envelope
 
 THING = "/api/2/things/org.acme:lamp"
 HEAD = f"PUT {THING}/attributes/x HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n".encode()

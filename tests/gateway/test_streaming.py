@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,10 +34,6 @@ from ackstream.protocol.ditto.twin.things import select_of_thing
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Settings
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

@@ -20,14 +20,13 @@ from ackstream.kafka.reader import TopicReader
 from ackstream.protocol import messages
 from ackstream.protocol.messages import encode_ack
 from ackstream.protocol.record_headers import SESSION
-from ackstream.settings import Persist, PublishRule, RequiredRole, Settle
+from ackstream.settings import Kafka, Persist, PublishRule, RequiredRole, Settle
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ackstream.jobs.persist.state import PublisherState
-    from ackstream.settings import Kafka
 
 TOPICS = ("messages", "stored", "publisher-acks", "app-acks", "acks", "declarations")
 SHARDS = 2

@@ -6,23 +6,19 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from ackstream.local import jars
 from ackstream.local.machine import answers
-from tests.harness.certificates import STORE_PASSWORD
+from tests.harness.certificates import STORE_PASSWORD, Authority
 from tests.harness.ports import free_ports
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tests.harness.certificates import Authority
 
 IN_FLIGHT = 2
 """How many messages a broker sends at ``few`` to an MQTT client that has acknowledged none of them."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import (
@@ -15,9 +16,6 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from ackstream.local import secured
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY = timedelta(days=1)
 STORE_PASSWORD = "changeit"

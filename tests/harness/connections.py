@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
@@ -15,9 +16,6 @@ from ackstream.settings import Kafka, Settings
 from tests.harness.counterpart import Counterpart, aggregate
 from tests.harness.kafka import records
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _numbers = count()
 

@@ -11,14 +11,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ackstream.local import jars, machine
 from ackstream.local.machine import locked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 CLIENTS = Path(__file__).parent.parent / "clients"
 JAVA, JAVASCRIPT = CLIENTS / "java" / "Stories.java", CLIENTS / "javascript" / "stories.js"

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PIECE_SECONDS = 0.012
 """What :func:`_piece` takes of a processor that has nothing else to do."""

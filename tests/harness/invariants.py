@@ -16,13 +16,12 @@ from ackstream.protocol.dispositions import SESSION_OVER
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.readers import AppAck, AppAckConf
 from tests.harness.lake import commit_times, rows
-from tests.harness.storm import lines
+from tests.harness.storm import Storm, lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ackstream.settings import Lake
-    from tests.harness.storm import Storm
     from tests.harness.system import System
 
 SHOWN = 10

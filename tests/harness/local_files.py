@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import base64
 import zipfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ackstream.local import jars
 from ackstream.local.submit import LOCAL_FILES_JAR
 from ackstream.settings import load
 from ackstream.spark.session import session
 from tests.harness.power import Entry, Moment, held
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RECORDED_DISK = Path(__file__).with_name("RecordedDisk.java")
 UNLINKED = "ackstream.tests.RecordedDisk$Unlinked"

@@ -12,7 +12,7 @@ from kafka import KafkaProducer
 
 from ackstream.jobs.persist import job
 from ackstream.kafka.topics import ensure_topics
-from ackstream.protocol.messages import decode_ack
+from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.settings import Kafka, Lake, Persist, Settings
 from ackstream.settings.jobs import QueueSettings
 from tests.harness.kafka import Observer
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.protocol.messages import CommandAck
 
 Message: TypeAlias = "tuple[Mapping[str, Any], bytes]"
 """Headers besides the client's name, and the value."""

@@ -6,11 +6,8 @@ import os
 import random
 import socket
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # below the range of outgoing connections, so that a stopped broker finds its port again
 _FIRST, _LAST = 10_240, 32_000

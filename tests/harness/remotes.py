@@ -16,15 +16,13 @@ from proton import Message, symbol
 from proton.reactor import SenderOption
 from proton.utils import BlockingConnection
 
-from tests.harness.brokers import artemis, qpid
+from tests.harness.brokers import RunningBroker, artemis, qpid
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from pathlib import Path
-
-    from tests.harness.brokers import RunningBroker
 
 
 class Remote:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
+from pathlib import Path
+from types import ModuleType
 
 
 def module_of(path: Path) -> ModuleType:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from ackstream.local import secured
 from ackstream.settings import Kafka, Local, Settings
@@ -11,9 +12,6 @@ from tests.harness.certificates import DAY
 from tests.harness.cluster import START_TIMEOUT
 from tests.harness.ports import free_ports
 from tests.harness.tokens import AUDIENCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LISTENERS = {"plain": "SASL_SSL", "mutual": "SSL", "bearer": "SASL_SSL", "expired": "SSL", "open": "SASL_PLAINTEXT"}
 """Beside that of ``ackstream up --secure``, which is for SCRAM."""

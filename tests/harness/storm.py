@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING
 
 import httpx
@@ -24,7 +24,6 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from contextlib import ExitStack
     from pathlib import Path
 
     from ackstream.settings import Kafka

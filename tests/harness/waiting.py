@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from inspect import getclosurevars, isfunction
 from reprlib import Repr
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 # taken out of the environment, since the settings would not know the name
 PATIENCE_SECONDS = 300.0 * float(os.environ.pop("ACKSTREAM_TEST_PATIENCE", "1"))

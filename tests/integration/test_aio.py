@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,9 +14,6 @@ from ackstream.settings import Kafka, Settings
 from tests.harness.acknowledging import TOPICS, Acknowledging
 from tests.harness.counterpart import Counterpart
 from tests.harness.waiting import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.integration
 

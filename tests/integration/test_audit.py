@@ -16,9 +16,9 @@ from websockets.sync.client import connect
 from ackstream.gateway.access.passwords import hash_password
 from ackstream.jobs.archive import job
 from ackstream.lake import questions
-from ackstream.settings import Gateway, Lake, Settings, access
+from ackstream.settings import Gateway, Kafka, Lake, Settings, access
 from tests.harness.gateway import LAMP, serving
-from tests.harness.issuers import issuing
+from tests.harness.issuers import IssuerServer, issuing
 from tests.harness.kafka import records
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.settings import Kafka
-    from tests.harness.issuers import IssuerServer
 
 pytestmark = pytest.mark.integration
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kafka import KafkaProducer
@@ -25,10 +26,6 @@ from ackstream.settings import Kafka, Local, Settings
 from tests.harness.kafka import records
 from tests.harness.ports import free_ports
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from signal import SIGKILL
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,10 +34,6 @@ from tests.harness.ledgers import accepted, outcome
 from tests.harness.processes import environment
 from tests.harness.service import Service
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 

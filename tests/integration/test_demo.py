@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,6 @@ from ackstream.settings import Kafka, Lake, Local, Settings
 from tests.harness.lake import rows
 from tests.harness.ports import free_ports
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client import Ack, Response
+from ackstream.client import Ack, Response, Signal
 from ackstream.jobs.archive import job
 from ackstream.lake import tables
 from ackstream.protocol.ditto.correlation_ids import shown_id
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import httpx
     from pyspark.sql import SparkSession
 
-    from ackstream.client import Signal
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from ackstream.client import Response
+from ackstream.client import Response, Signal
 from ackstream.gateway.access.passwords import hash_password
 from ackstream.settings import Gateway, Kafka
 from tests.harness.attacks import GUESSES, HALF_OPEN, SOCKETS, authorization
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client import Signal
 
 pytestmark = pytest.mark.integration
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from tests.prose import prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from concurrent.futures import Future
 
     from pyspark.sql import SparkSession
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ackstream.observe.endpoint import HEALTH, serving
 from ackstream.observe.metrics import METRICS
-from ackstream.settings import Metrics
+from ackstream.settings import Kafka, Metrics
 from ackstream.spark.job import DRIVER
 from tests.harness.ports import free_ports
 from tests.harness.system import System
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.settings import Kafka
 
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

@@ -25,7 +25,7 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import messages
-from ackstream.protocol.messages import CommandAck, decode_ack
+from ackstream.protocol.messages import CommandAck, StoredRange, decode_ack
 from ackstream.settings import Destination, Kafka, Lake, Persist, PublishRule, Settings
 from tests.harness.calls import spark_jobs
 from tests.harness.kafka import records
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.protocol.messages import StoredRange
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from ackstream.lake import tables
 from ackstream.protocol import queues, readers
 from ackstream.protocol.queues import Alive, Bind, MessageDelivered, Unbound
 from ackstream.protocol.readers import ReaderStart, ReaderState, SamplesDone, WriterState, WriterStateRequest
-from ackstream.settings import Lake, Settings
+from ackstream.settings import Kafka, Lake, Settings
 from ackstream.settings.jobs import QueueSettings
 from ackstream.spark.kafka import ANY_RUN
 from tests.harness.kafka import records
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ackstream.settings import Kafka
 
 pytestmark = pytest.mark.integration
 

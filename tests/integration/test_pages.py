@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +10,6 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
 from tests.harness import pages
 from tests.harness.counterpart import Counterpart
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,7 @@ from ackstream.kafka import clients
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.protocol import messages
-from ackstream.protocol.messages import decode_ack
+from ackstream.protocol.messages import CommandAck, decode_ack
 from ackstream.settings import Kafka, Lake, Persist, PublishRule, Settings
 from tests.harness.calls import count_calls
 from tests.harness.kafka import records
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.protocol.messages import CommandAck
 
 pytestmark = pytest.mark.integration
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, get_args
@@ -34,7 +34,7 @@ from ackstream.jobs.query import job as query_job
 from ackstream.jobs.query.records import UNSERVED
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
-from ackstream.protocol.messages import SUPPORTED, AckType, StoredRange, decode_ack, write_stored
+from ackstream.protocol.messages import SUPPORTED, AckType, CommandAck, StoredRange, decode_ack, write_stored
 from ackstream.protocol.queries import parse_bookmark
 from ackstream.settings import Kafka, Lake, Persist, Query, Settings
 from ackstream.settings.jobs import QueryRule
@@ -46,13 +46,11 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
     from ackstream.client.queries.message_stream import MessageStream
-    from ackstream.protocol.messages import CommandAck
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from ackstream.client.core.connection import connection_of
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.publishing.publisher import Publisher
 from ackstream.client.queues.queue_consumer import QueueConsumer
-from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher
+from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError, StartError
 from ackstream.jobs.persist import job as persist
 from ackstream.jobs.queues.job import JOB
@@ -41,12 +41,10 @@ from tests.integration.scenarios.patience import ALLOWANCE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client.queues.queued_messages import QueueMessage
 
 pytestmark = pytest.mark.integration
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client import Publisher, QueueConsumer
+from ackstream.client import Publisher, QueueConsumer, QueueMessage
 from ackstream.jobs.persist import job as persist
 from ackstream.jobs.queues.job import JOB
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
-from ackstream.settings import Lake, Persist, Settings
+from ackstream.settings import Kafka, Lake, Persist, Settings
 from tests.harness.processes import Program
 from tests.harness.waiting import eventually
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client import QueueMessage
-    from ackstream.settings import Kafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

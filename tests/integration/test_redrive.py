@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kafka import TopicPartition
@@ -26,9 +27,6 @@ from ackstream.protocol.ledger import decode
 from ackstream.settings import Kafka, Lake, Settings
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 from tests.lake.planes import write
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.integration
 

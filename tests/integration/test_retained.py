@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from ackstream.client.errors import ReaderTimeout, SamplesGoneError
 from ackstream.client.publishing.publisher import Publisher
 from ackstream.client.reading.sample_reader import SampleReader
-from ackstream.client.reading.samples import ReaderQos, WriterQos
+from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from tests.harness.settlement import Settlement
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ackstream.client.publishing._reader_acks import Callback
-    from ackstream.client.reading.samples import Sample
 
 pytestmark = pytest.mark.integration
 

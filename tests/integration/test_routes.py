@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client import Publisher, ReaderQos, SampleReader, WriterQos
+from ackstream.client import Publisher, ReaderQos, Sample, SampleReader, WriterQos
 from ackstream.client.errors import ReaderTimeout
 from ackstream.connectivity.routes import Route
 from ackstream.kafka.topics import ensure_topics
@@ -20,7 +20,6 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.client import Sample
     from ackstream.client.publishing._reader_acks import Callback
 
 pytestmark = pytest.mark.integration

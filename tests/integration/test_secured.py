@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -48,9 +49,6 @@ from tests.harness.secured import PASSWORD, USER, SecuredBroker
 from tests.harness.system import System
 from tests.harness.tokens import TokenServer
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -7,9 +7,9 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -22,9 +22,6 @@ from tests.harness.ports import free_ports
 from tests.harness.processes import Program
 from tests.harness.system import System
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from ackstream.errors import StartError
 from ackstream.jobs.twin import job as twin_job
 from ackstream.kafka.topics import ensure_topics
-from ackstream.settings import Quota, Twin
+from ackstream.settings import Kafka, Quota, Settings, Twin
 from tests.harness import lake
 from tests.harness.processes import Job
 from tests.harness.system import System
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.settings import Kafka, Settings
 
 pytestmark = pytest.mark.integration
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kafka import KafkaProducer
@@ -16,16 +17,11 @@ from websockets.sync.client import connect
 
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ditto.correlation_ids import shown_id
-from ackstream.settings import Gateway, Settings
+from ackstream.settings import Gateway, Kafka, Settings
 from tests.harness.counterpart import Counterpart
 from tests.harness.gateway import Client, serving
 from tests.harness.kafka import records
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ackstream.settings import Kafka
 
 pytestmark = pytest.mark.integration
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
@@ -21,9 +22,6 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
 from ackstream.settings.kafka import KafkaOptions
 from tests.harness.ports import free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PACKAGE = Path(clients.__file__).parents[1]
 CONSTRUCTORS = {"KafkaProducer", "KafkaConsumer", "KafkaAdminClient"}

@@ -9,8 +9,10 @@ import socket
 import ssl
 import struct
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +24,6 @@ from ackstream.settings.kafka import KafkaSecurity
 from ackstream.settings.security import Tls
 from tests.harness.certificates import Authority
 from tests.harness.ports import ending_each, free_ports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaConsumer
@@ -11,9 +12,6 @@ from kafka import KafkaConsumer
 from ackstream.kafka.security import TokenProvider, java_security, python_security, tokens_of
 from ackstream.settings.kafka import KafkaSecurity
 from tests.harness.certificates import Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OAUTH = {"token_url": "https://login.example/token", "client_id": "me", "client_secret": 'a"b\\c', "scope": "kafka"}
 BEARER = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "oauth": OAUTH}

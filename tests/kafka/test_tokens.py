@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from ackstream.settings.security import OAuth, Secret
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_ports
 from tests.harness.tokens import LIFETIME_SECONDS, TokenServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # both have to be encoded on their way (RFC 6749 2.3.1)
 CLIENT, SECRET = "me:too", "s3cret+%&"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -11,9 +12,6 @@ from ackstream.errors import StartError
 from ackstream.lake import reading
 from ackstream.settings import Lake
 from tests.lake import planes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_an_object_store_is_read_with_the_options_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

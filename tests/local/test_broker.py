@@ -4,9 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -18,9 +18,6 @@ from ackstream.local.machine import command_line
 from ackstream.settings import Local, Settings
 from tests.harness.ports import free_ports
 from tests.local.programs import java_home
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Stands for Kafka: leaves its pid, says what it is told to say, and goes on until it is ended
 KAFKA = """

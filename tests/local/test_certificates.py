@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ssl
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cryptography import x509
 
 from ackstream.local.machine import write_file
 from ackstream.local.secured import Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_an_authority_is_made_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -16,10 +16,6 @@ from rich.console import Console
 from ackstream.errors import LocalError
 from ackstream.local import jars, machine
 from tests.local.programs import java_home
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # Stands for Ivy: every run takes the next step of the plan and is counted; what it prints is Ivy's own text
 IVY = """

@@ -7,9 +7,9 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
@@ -20,9 +20,6 @@ from ackstream.local.machine import command_line
 from tests.harness.ports import free_ports
 from tests.harness.power import after, recorded, survivors
 from tests.local.programs import java_home, write_program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def find(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> machine.JavaProgram:

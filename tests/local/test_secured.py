@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from ackstream.kafka.parties import PARTIES
 from ackstream.local.broker import CLUSTER_ID
 from ackstream.local.secured import SecuredBroker
 from ackstream.settings import Local, Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
@@ -20,12 +19,9 @@ from ackstream.observe.outcomes import Meter
 from ackstream.observe.planes import Planes
 from ackstream.protocol import messages
 from ackstream.protocol.messages import Replicated, StoredRange
-from ackstream.settings import Settings
+from ackstream.settings import Kafka, Settings
 from tests.harness.ledgers import outcome
 from tests.harness.waiting import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from ackstream.settings import Kafka
 
 
 def test_the_lag_of_a_job_is_that_of_the_records_it_processes() -> None:

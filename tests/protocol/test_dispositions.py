@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -25,9 +26,6 @@ from ackstream.protocol.dispositions import (
 )
 from ackstream.protocol.record_headers import COMPLETED_BY
 from tests.contract.asyncapi import HEADERS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ROOT = Path(__file__).parent.parent.parent
 SQL = ROOT / "ackstream" / "lake" / "sql"

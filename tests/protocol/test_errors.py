@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from types import ModuleType
+from typing import Any, get_args
 
 import pytest
 
@@ -13,9 +14,6 @@ from ackstream.protocol.ditto.twin.things import Kind, not_found, resource
 from ackstream.protocol.errors import DittoError, catalogue
 from tests.conformance.runner import request_parsing_failed
 from tests.prose import each, prose
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 def test_the_json_has_its_fields_in_order_of_ditto() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ackstream.gateway.page.pages import DOCUMENT
 from tests.contract import openapi
 from tests.reference import commands, settings, tables, topics
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES: dict[Path, Callable[[], str]] = {

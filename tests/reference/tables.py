@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ackstream.lake.schemas import ALL_TABLES, PARTITION
-
-if TYPE_CHECKING:
-    from ackstream.lake.schemas import Table
+from ackstream.lake.schemas import ALL_TABLES, PARTITION, Table
 
 _HEAD = """# Tables
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -17,10 +17,6 @@ from ackstream.settings import Settings
 from ackstream.settings.base import Part
 from tests.reference import commands, settings
 from tests.reference.pages import DOCS, PAGES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 COMMANDS = dict(commands.found(app))
 OPTIONS = {

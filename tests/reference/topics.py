@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from ackstream.kafka.parties import readers, writers
 from ackstream.kafka.topics import TOPICS
 from tests.contract.asyncapi import FORMATS, HEADERS, document
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _HEAD = """# Topics
 

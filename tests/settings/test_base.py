@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ackstream.errors import SettingsError
 from ackstream.settings import load
 from ackstream.settings.base import without_secrets
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONNECTION = '[[connections]]\nid = "x"\n'
 

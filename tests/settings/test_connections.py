@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from ackstream.settings import load
 from ackstream.settings.connections import HttpPushConnection, KafkaConnection, MqttConnection
 from ackstream.settings.security import Tls
 from tests.harness.certificates import Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE: dict[str, Any] = {"addresses": ["in"]}
 EVENTS = "_/_/things/twin/events"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from ackstream.errors import SettingsError
 from ackstream.settings import Correlate, Destination, Gateway, Lake, Settings, Settle, load
 from ackstream.settings.loading import Local
 from ackstream.settings.security import Secret
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture

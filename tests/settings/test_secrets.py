@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
 from pydantic import SecretStr
@@ -12,10 +14,6 @@ from pydantic import SecretStr
 from ackstream.errors import SettingsError
 from ackstream.settings import Settings, load
 from ackstream.settings.base import Part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PLANTED = 47110815
 """A number, where all of them expect a text: a wrong value, which an error could show."""

@@ -6,19 +6,15 @@ import json
 import logging
 import pickle
 import ssl
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ackstream.errors import SettingsError
-from ackstream.settings import load
+from ackstream.settings import Kafka, load
 from ackstream.settings.security import Secret, Tls
 from tests.harness.certificates import Authority
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ackstream.settings import Kafka
 
 LOGIN = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "me", "password": "47110815"}
 TOKEN_URL = "https://login.example/token"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from ackstream.settings import Destination, Quota, RouteSettings, Settings, load
 from ackstream.settings.access import Issuer
 from ackstream.settings.base import Part, parse_toml
 from ackstream.settings.jobs import QueueSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "ackstream.toml"
 TEXT = SHIPPED.read_text("utf-8")

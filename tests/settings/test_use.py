@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -19,9 +20,6 @@ from ackstream.settings import Settings, load
 from ackstream.settings.base import Part
 from ackstream.spark.operator import SHUFFLE_PARTITIONS
 from tests.gateway.parts import Web, response
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PACKAGE = Path(ackstream.__file__).parent
 READERS = "\n".join(

@@ -1,19 +1,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client import NotConnectedError, OutcomeNotEnabledError, QueueConsumer
+from ackstream.client import NotConnectedError, OutcomeNotEnabledError, QueueConsumer, QueueMessage
 from ackstream.settings.jobs import QueueSettings
 from ackstream.testing import QueueSystem
 from ackstream.testing.queue import AT_ONCE
-
-if TYPE_CHECKING:
-    from ackstream.client import QueueMessage
 
 
 def _system(**rules: Any) -> QueueSystem:

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
 
-from ackstream.client.core.messages import OffsetProgress
+from ackstream.client.core.messages import OffsetProgress, Work
 from ackstream.kafka.clients import backoff
 from tests.prose import each
-
-if TYPE_CHECKING:
-    from ackstream.client.core.messages import Work
 
 IN, ONE, TWO = (TopicPartition("in", number) for number in range(3))
 

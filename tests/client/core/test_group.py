@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,10 +17,6 @@ from ackstream.client.core import group
 from ackstream.client.core.group import COMMIT_SECONDS, Assignor, GroupMember, spread
 from ackstream.client.core.messages import OffsetProgress
 from ackstream.errors import UnreachableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

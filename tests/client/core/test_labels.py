@@ -3,9 +3,10 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,16 +16,11 @@ from ackstream.client.core.messages import Answers, LabelAcks
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.ditto.envelopes import encode
+from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.ditto.labels import Declarations, LabelsTakenError
 from ackstream.protocol.errors import DittoError, label_not_unique, thing_not_found
 from ackstream.settings import Kafka
 from tests.client.connections import FakeConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ackstream.protocol.ditto.envelopes import Envelope
 
 WANTED = frozenset({"a-a"})
 

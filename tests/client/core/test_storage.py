@@ -5,16 +5,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ackstream.client.core.storage import WITHDRAWN, KeptMessage, PublishStore
 from ackstream.client.errors import StoreError
 from tests.client.files import dump, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def message(value: bytes) -> KeptMessage:

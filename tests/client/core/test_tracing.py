@@ -6,11 +6,11 @@ import sys
 from concurrent.futures import Future
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NonRecordingSpan, ProxyTracer, SpanContext, SpanKind, StatusCode, TraceFlags, use_span
@@ -22,10 +22,6 @@ from ackstream.client.publishing.publications import Receipt
 from ackstream.client.requests import replies
 from ackstream.client.requests.replies import Reply
 from ackstream.protocol.record_headers import TRACEPARENT, checked_trace
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
-
 
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

@@ -4,10 +4,11 @@ import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kafka import TopicPartition
@@ -29,9 +30,6 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.settings import Kafka
 from tests.client.connections import FakeConnection
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Consumer:

@@ -3,18 +3,15 @@ from __future__ import annotations
 import threading
 import time
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ackstream.client.errors import PublisherClosedError, ReaderTimeout, SettleTimeout
 from ackstream.client.publishing import _reader_acks as reader_acks
-from ackstream.client.publishing._reader_acks import WriterAcknowledgements
+from ackstream.client.publishing._reader_acks import Callback, WriterAcknowledgements
 from ackstream.client.reading.samples import WriterQos
 from ackstream.protocol.readers import ApplicationAcknowledged, SamplesDone, WriterState, WriterStateRequest
-
-if TYPE_CHECKING:
-    from ackstream.client.publishing._reader_acks import Callback
 
 
 class World:

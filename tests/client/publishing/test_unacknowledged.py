@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,11 +19,8 @@ from ackstream.client.errors import (
 )
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-from ackstream.client.publishing.publications import Open
+from ackstream.client.publishing.publications import FailedMessage, Open, Receipt
 from ackstream.protocol.messages import CONFLATION_MS, CommandAck
-
-if TYPE_CHECKING:
-    from ackstream.client.publishing.publications import FailedMessage, Receipt
 
 
 def _options(**given: Any) -> PublisherOptions:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,6 @@ from ackstream.client.errors import StoreError
 from ackstream.client.queries.bookmarks import Bookmarks, SubscriptionProgress
 from ackstream.protocol.queries import Position, bookmark, end
 from tests.client.files import dump, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 TOPIC, SUB = "orders", "mine"
 

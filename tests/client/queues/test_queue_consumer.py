@@ -14,7 +14,7 @@ from kafka.errors import CorruptRecordError, KafkaTimeoutError, TopicAuthorizati
 from ackstream.client.core import lifetime
 from ackstream.client.queues import _queue_link as queue_link
 from ackstream.client.queues.queue_consumer import QueueConsumer
-from ackstream.client.queues.queued_messages import FlowQos
+from ackstream.client.queues.queued_messages import FlowQos, QueueMessage
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import BadParameterError, InconsistentQosError, NotConnectedError, StartError
 from ackstream.protocol import queues
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from ackstream.client.queues.queued_messages import QueueMessage
     from ackstream.protocol.queues import QueueAnswer, QueueRequest
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,10 +22,6 @@ from ackstream.lake import reading
 from ackstream.protocol.queues import MessageDelivered
 from ackstream.settings import Lake
 from tests.client.connections import FakeConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 PARTITION = TopicPartition("m", 0)
 

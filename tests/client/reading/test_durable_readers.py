@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,13 +12,8 @@ from ackstream.client.reading import _reader_link as module
 from ackstream.client.reading._reader_link import delete_durable_subscription, known_readers
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import Closing
-from ackstream.protocol.readers import KnownReader, KnownReaders, ReaderRemoved, ReaderStop, read, write
+from ackstream.protocol.readers import Answer, KnownReader, KnownReaders, ReaderRemoved, ReaderStop, read, write
 from ackstream.settings import Kafka
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ackstream.protocol.readers import Answer
 
 PATIENCE_SECONDS = 30.0
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,9 +17,6 @@ from ackstream.client.reading.samples import ReaderQos, Sample
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import ReaderStart
 from ackstream.settings import Lake
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PARTITION = TopicPartition("messages", 0)
 

@@ -4,8 +4,10 @@ import math
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,6 @@ from ackstream.errors import BadParameterError, InconsistentQosError, StartError
 from ackstream.protocol.messages import StoredRange
 from ackstream.settings import Kafka, Lake
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 PATIENCE_SECONDS = 30.0
 

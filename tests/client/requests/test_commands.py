@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,13 +14,9 @@ from ackstream.client.requests.replies import Reply
 from ackstream.client.requests.requester import fields_in, fields_of, retrieval
 from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
-from ackstream.protocol.ditto.envelopes import decode, encode
+from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.errors import DittoError
-
-if TYPE_CHECKING:
-    from ackstream.protocol.ditto.envelopes import Envelope
-
 
 THING = "org.acme:lamp"
 TWIN = "org.acme/lamp/things/twin/commands"

@@ -8,7 +8,8 @@ never take a sample has taken what it acknowledges, a sample reaches the readers
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ackstream.client.reading.samples import ReaderQos, WriterQos
 from ackstream.errors import DeliveryError, InconsistentQosError
@@ -22,9 +23,6 @@ from tests.conformance.scenarios.scenario import (
     observe_variations,
     timed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 KINDS = {
     "PROTOCOL": "protocol",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.publishing._reader_acks import WriterAcknowledgements
+from ackstream.client.publishing._reader_acks import Callback, WriterAcknowledgements
 from ackstream.client.reading._reader_history import ReaderHistory
-from ackstream.client.reading.samples import Sample
+from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from ackstream.jobs.settle.completion import Retention
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AppAck, KnownWriter, ReaderStart, SamplesDone, WriterState
@@ -16,8 +16,6 @@ from tests.jobs.settle.logs import receive
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ackstream.client.publishing._reader_acks import Callback
-    from ackstream.client.reading.samples import ReaderQos, WriterQos
     from tests.conformance.scenarios.scenario import Json
 
 FLAGS = {True: "0x0100", False: "0x0000"}

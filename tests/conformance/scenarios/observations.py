@@ -7,11 +7,9 @@ than the observed ``at_ms``. ``or`` in an object is another object that is as go
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Any
 
 AT, BY, NOT_BEFORE, OR = "at_ms", "by_ms", "not_before_ms", "or"
 

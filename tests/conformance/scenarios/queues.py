@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ackstream.client.queues._queue_session import AckBatches
 from ackstream.client.queues.queued_messages import after_handler, takes_call
 from ackstream.errors import DeliveryError, InconsistentQosError
-from ackstream.protocol.queues import Bind
+from ackstream.protocol.queues import Bind, SettleMessages
 from tests.conformance.scenarios.observations import PerName, Series
 from tests.conformance.scenarios.scenario import VARIATION, Interpreter, Json, Uncovered, observe_variations, timed
 from tests.jobs.queues.recording import RecordingQueue
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.jobs.queues.records import Event
-    from ackstream.protocol.queues import SettleMessages
     from ackstream.protocol.readers import SampleOutcome
 
 OPTIONS: dict[SampleOutcome, str | None] = {"accepted": None, "failed": "cancel", "rejected": "expire"}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.queues.queued_messages import after_handler, takes_call
+from ackstream.client.queues.queued_messages import AckMode, after_handler, takes_call
 from ackstream.errors import DeliveryError
 from tests.conformance.scenarios.observations import PerName
 from tests.conformance.scenarios.scenario import (
@@ -28,7 +28,6 @@ from tests.jobs.queues.rules import backoff, solace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackstream.client.queues.queued_messages import AckMode
     from ackstream.jobs.queues.records import Event
     from ackstream.protocol.dispositions import MessageDisposition
     from ackstream.protocol.readers import SampleOutcome

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pika import BasicProperties
@@ -27,9 +28,6 @@ from ackstream.errors import UnreachableError
 from ackstream.settings import Kafka
 from ackstream.settings.connections import Amqp091Connection, AmqpSourceSettings
 from tests.prose import each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Channel:

@@ -6,9 +6,11 @@ import base64
 import json
 import ssl
 import time
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +22,6 @@ from ackstream.settings.connections import HttpPushConnection
 from tests.harness.certificates import Authority
 from tests.harness.service import BOMB, DRIPS, Service
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS
@@ -23,9 +24,6 @@ from ackstream.errors import UnreachableError
 from ackstream.settings import Kafka
 from ackstream.settings.connections import MqttConnection, Source
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 AGAIN = "reject-with-redelivery"
 PAUSE_SECONDS = 0.02

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, Client, MQTTMessage, _ConnectionState
@@ -25,9 +26,6 @@ from ackstream.connectivity.transports.mqtt_client import (
 )
 from ackstream.errors import UnreachableError
 from ackstream.settings.connections import MqttConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 HEADERS = {"correlation-id": "mine", "reply-to": "answers/7", "content-type": "text/plain", "device": "7", "x": "ä"}
 

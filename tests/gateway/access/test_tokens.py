@@ -10,7 +10,8 @@ import ssl
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
@@ -25,10 +26,6 @@ from tests.gateway.parts import Web, response
 from tests.harness.certificates import Authority
 from tests.harness.issuers import AUDIENCE, IssuerServer, ec_key, issuing, jwk, jwks, pem, rsa_key, signed
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 THING = "/things/org.acme:lamp"
 SECRET = "a secret of at least thirty-two bytes"

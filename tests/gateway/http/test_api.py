@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.correlation_ids import shown_id
-from ackstream.protocol.ditto.envelopes import decoded, raw
+from ackstream.protocol.ditto.envelopes import Envelope, decoded, raw
 from ackstream.protocol.errors import ack_request_timeout, command_timeout, thing_not_found
 from ackstream.protocol.json import BYTE_ORDER_MARK
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web, aggregate, failure, response
 from tests.prose import each, prose
-
-if TYPE_CHECKING:
-    from ackstream.protocol.ditto.envelopes import Envelope
 
 LAMP = "org.acme:lamp"
 THING = f"/things/{LAMP}"

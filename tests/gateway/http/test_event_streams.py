@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -32,10 +34,6 @@ from tests.gateway.parts import Exchange, Web, response
 from tests.gateway.test_server import serving
 from tests.gateway.websocket.test_session import NOW, ROBOTS, SECRET, Hub, token
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 THING = "/things/org.acme:lamp"
 CHANGED = "org.acme/lamp/things/twin/events/modified"

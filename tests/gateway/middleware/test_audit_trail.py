@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError
@@ -15,9 +16,6 @@ from ackstream.gateway.middleware.audit import Audit, AuditTrail
 from ackstream.kafka import clients
 from ackstream.settings import Kafka
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 class Broker:

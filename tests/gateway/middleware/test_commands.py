@@ -8,14 +8,13 @@ import pytest
 
 from ackstream.gateway.middleware import commands
 from ackstream.protocol.ditto.correlation_ids import shown_id
-from ackstream.protocol.errors import command_timeout, condition_failed, thing_not_found
+from ackstream.protocol.errors import DittoError, command_timeout, condition_failed, thing_not_found
 from tests.gateway.parts import Web, failure, response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.errors import DittoError
 
 THING = "/things/org.acme:lamp"
 SMART = {"live-channel-condition": "eq(attributes/online,true)"}

@@ -10,8 +10,10 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -30,10 +32,6 @@ from tests.gateway.access.test_authentication import USERS
 from tests.gateway.test_server import HOST, THING, closed, serving, status
 from tests.harness.certificates import Authority
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 # -- how many ----------------------------------------------------------------------------------------------------------
 

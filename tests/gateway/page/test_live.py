@@ -14,14 +14,13 @@ from ackstream.gateway.page.live import FailureEntry, LabelCounts, LabelTally
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe.feeds import JobSign, PlaneFeed
 from ackstream.observe.outcomes import read_entry
-from ackstream.settings import Settings
+from ackstream.settings import Kafka, Settings
 from tests.gateway.page.test_stories import LAMP, ack, outcome
 from tests.harness.waiting import eventually
 from tests.observe.test_feeds import STORED, write
 
 if TYPE_CHECKING:
     from ackstream.observe.planes import Planes
-    from ackstream.settings import Kafka
 
 
 def take(into: LabelCounts, name: str, value: bytes, at: int) -> None:

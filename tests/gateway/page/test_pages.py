@@ -6,8 +6,9 @@ import re
 import shutil
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -26,9 +27,6 @@ from ackstream.settings import Lake
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.parts import Web
 from tests.harness.waiting import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 NOTE = "The tables cannot be read: s3a://plant/lake is away."

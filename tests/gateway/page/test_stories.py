@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -22,11 +24,6 @@ from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.settings import Lake
 from tests.lake import planes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
 
 LAMP = "org.acme:lamp"
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"

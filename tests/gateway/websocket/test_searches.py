@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,9 +16,6 @@ from ackstream.gateway.websocket.incoming import Searches
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError, option_invalid
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TOPIC = "_/_/things/twin/search"
 THINGS = [f"org.acme:{number}" for number in range(5)]

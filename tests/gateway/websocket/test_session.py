@@ -7,9 +7,11 @@ import base64
 import json
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jwt
 import msgspec
@@ -35,10 +37,6 @@ from ackstream.settings.access import AccessRule
 from tests.gateway.parts import Exchange, failure, response
 from tests.gateway.sockets import Closed, connected
 from tests.prose import each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 COMMAND = "org.acme/lamp/things/twin/commands/modify"
 EVENT = "org.acme/lamp/things/twin/events/modified"

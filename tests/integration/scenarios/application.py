@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client import AcknowledgementTimeout, FlushTimeout, Publisher, WouldBlockError
+from ackstream.client import AcknowledgementTimeout, FailedMessage, FlushTimeout, Publisher, Receipt, WouldBlockError
 from ackstream.client.errors import RefusedError
 from ackstream.settings.kafka import KafkaOptions
 from tests.conformance.scenarios.observations import AT
@@ -13,7 +13,6 @@ from tests.integration.scenarios.rules import VALUE, Json, now
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackstream.client import FailedMessage, Receipt
     from ackstream.protocol.messages import CommandAck
     from tests.harness.persistence import Persistence
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ackstream.protocol import readers
-from ackstream.protocol.readers import AppAck
+from ackstream.protocol.readers import AppAck, AppAckConf
 from tests.integration.scenarios.rules import Json, now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackstream.client import SampleReader
-    from ackstream.protocol.readers import AppAckConf
 
 
 class Losses:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.client import Publisher, SampleReader
 from ackstream.client.errors import ReaderTimeout
-from ackstream.client.reading.samples import ReaderQos, WriterQos
+from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from ackstream.errors import InconsistentQosError
 from ackstream.protocol.readers import AppAck, AppAckConf, SamplesDone, WriterState
 from tests.conformance.scenarios.connext import KINDS, TAKES, Watermarks
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ackstream.client.publishing._reader_acks import Callback
-    from ackstream.client.reading.samples import Sample
     from tests.conformance.scenarios import Scenario
     from tests.harness.settlement import Settlement
 

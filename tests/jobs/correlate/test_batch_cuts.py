@@ -7,8 +7,9 @@ only after all records before its time: that is what the clock guarantees.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -17,17 +18,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ackstream.jobs.correlate import pending, shard
-from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS
+from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.spark import records
 from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Log, Run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ackstream.jobs.correlate.state import Record
 
 LABELS = ["a-ack", "b-ack", "twin-persisted"]
 SECOND = 1000

@@ -21,7 +21,7 @@ from ackstream.jobs.correlate.readings import (
     CorrelateTopics,
     with_present_topics,
 )
-from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS
+from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.kafka.clients import MAX_RECORD_BYTES
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.settings import Correlate, Settings
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ackstream.jobs.correlate.records import Emission
-    from ackstream.jobs.correlate.state import Record
 
 PREFIXED = Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate": {"reply_topics": ["mine-.*"]}})
 

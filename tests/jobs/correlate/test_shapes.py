@@ -6,8 +6,9 @@ compared, over random histories, orders, cuts, ticks and limits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -21,9 +22,6 @@ from ackstream.testing.system import hash_of
 from tests.harness.envelopes import THING, answers, record_headers, requests, spoiled, written
 from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SECOND = 1000
 IDS = ["x", "y", "z"]

@@ -15,7 +15,7 @@ from ackstream.client.errors import RefusedError, TakenOverError
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._resending import RENUMBERED
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-from ackstream.client.publishing.publications import Open, Publications
+from ackstream.client.publishing.publications import FailedMessage, Headers, Open, Publications, Receipt
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading.samples import ReaderQos, of_record
 from ackstream.jobs.persist.backlog import AckPacing, BatchAcks
@@ -28,7 +28,6 @@ from ackstream.protocol.readers import KnownWriter, ReaderStart
 from ackstream.settings import Persist, PublishRule
 
 if TYPE_CHECKING:
-    from ackstream.client.publishing.publications import FailedMessage, Headers, Receipt
     from ackstream.jobs.persist.state import PublisherState
 
 WINDOW = 8

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from ackstream.jobs.query import records
 from ackstream.jobs.query.filters import field, fits
 from ackstream.jobs.query.records import UNSOUND, QueryRecord, read_queries
 from ackstream.spark.session import FIXED
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.integration
 

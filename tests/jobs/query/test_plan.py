@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 import msgspec
 import pytest
@@ -15,9 +16,6 @@ from ackstream.protocol.messages import SUPPORTED, AckType
 from ackstream.protocol.queries import BEGINNING, Position, bookmark, end
 from ackstream.settings import Query, Settings
 from ackstream.settings.jobs import QueryRule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TOPIC = "orders"
 ALL = ",".join(get_args(AckType))

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import results
 from ackstream.jobs.query.records import QueryRequest, read
-from ackstream.jobs.query.results import Acknowledged, GroupMark, LogDelivered, LogSubscription, Selected
+from ackstream.jobs.query.results import Acknowledged, GroupMark, LogDelivered, LogSubscription, Selected, Step
 from ackstream.lake import messages, tables
 from ackstream.lake.messages import Moment, Tail
 from ackstream.lake.schemas import ALL_TABLES
@@ -27,7 +27,6 @@ from tests.lake import empty
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ackstream.jobs.query.results import Step
 
 pytestmark = pytest.mark.integration
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import tomllib
@@ -17,9 +18,6 @@ from ackstream.jobs.queues.records import Arrival, ConsumerReport, Event
 from ackstream.protocol import queues
 from ackstream.protocol.queues import PREFETCH, Bind, MessageDelivered
 from ackstream.settings.jobs import QueueJob, QueueSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 (SHOWN,) = re.findall(r"```toml\n(.*?)```", Path("docs/share-work.md").read_text("utf-8"), re.DOTALL)
 RULES = QueueSettings.model_validate(tomllib.loads(SHOWN)["queues"][0])

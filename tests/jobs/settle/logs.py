@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from ackstream.jobs.settle.completion import Ignored, ReportReceipt
+from ackstream.jobs.settle.completion import Ignored, Report, ReportReceipt, Retention
 from ackstream.jobs.settle.records import REPORTS, STORED, TICK, ReportRecord, Settled
 from ackstream.jobs.settle.shard import SettleShard
 from ackstream.protocol import messages, readers
@@ -14,9 +14,6 @@ from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AckInterval, AppAck, ReaderStart
 from ackstream.settings import RequiredRole, Settle
 from ackstream.spark.records import LOOKS
-
-if TYPE_CHECKING:
-    from ackstream.jobs.settle.completion import Report, Retention
 
 ROLES = {"L1": "Logger", "L2": "Logger", "P1": "Processor"}
 RULES = Settle(shards=1, required=(RequiredRole(role="Logger", quorum=2), RequiredRole(role="Processor", quorum=1)))

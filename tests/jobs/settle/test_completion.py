@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.settle.completion import Ignored, ReaderSubscription, ReportReceipt, Retention
-from ackstream.protocol.intervals import Intervals
+from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.readers import (
     MAX_RESPONSE_BYTES,
     AckInterval,
@@ -17,9 +17,6 @@ from ackstream.protocol.readers import (
     ProtocolAck,
 )
 from tests.jobs.settle.logs import receive
-
-if TYPE_CHECKING:
-    from ackstream.protocol.intervals import Interval
 
 
 class _Writer:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ackstream.jobs.twin.batch import TwinResult, fold
+from ackstream.jobs.twin.batch import TwinMessage, TwinResult, fold
 from ackstream.jobs.twin.records import SignalRecord
 from ackstream.settings import Settings
 from ackstream.spark.records import in_order
@@ -15,7 +15,6 @@ from ackstream.spark.records import in_order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackstream.jobs.twin.batch import TwinMessage
     from ackstream.jobs.twin.changes import Thing
 
 START = 1_700_000_000_000

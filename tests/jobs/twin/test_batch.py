@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,17 +14,11 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.twin import batch
 from ackstream.jobs.twin.batch import COMMAND_MARKS, TwinResult, cut, fold
-from ackstream.jobs.twin.records import SignalRecord
+from ackstream.jobs.twin.records import JournalRow, SignalRecord
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate, Kafka, Settings
 from tests.harness.effort import soon
 from tests.jobs.twin.commands import MANY, START, answer, answers, body, records, run, sent_to, whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ackstream.jobs.twin.records import JournalRow
-
 
 ids = st.sampled_from(["a:one", "a:two"])
 paths = st.sampled_from(["/", "/attributes", "/attributes/x", "/features/f", "/features/f/properties/p"])

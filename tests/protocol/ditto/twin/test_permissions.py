@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,13 +12,10 @@ from ackstream.protocol.ditto.aggregates import write_acks
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope, raw
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import OPEN, Access, Rule
-from ackstream.protocol.ditto.twin.permissions import check_address, conceal, kind_of, restrict, seen_by
+from ackstream.protocol.ditto.twin.permissions import Kind, check_address, conceal, kind_of, restrict, seen_by
 from ackstream.protocol.ditto.twin.subscriptions import Publication, publication
 from ackstream.protocol.errors import DittoError, condition_failed, thing_not_found
 from tests.harness.effort import soon
-
-if TYPE_CHECKING:
-    from ackstream.protocol.ditto.twin.permissions import Kind
 
 SOME = Access([Rule(("user:a",), ("org.acme:*",), "/attributes/x"), Rule(("user:b",), ("org.acme:*",), "/inbox")])
 
