@@ -13,11 +13,11 @@ from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.lake import tables
 from ackstream.lake.schemas import TABLES
-from ackstream.settings import Correlate
+from ackstream.settings import Correlate, Settings
 from ackstream.spark import batches as spark_batches
 from ackstream.testing.system import process
 from benchmarks import broker, common
-from benchmarks.common import ROUNDS
+from benchmarks.common import ROUNDS, Bench
 from benchmarks.progress import batches, medians, seconds, typical
 from benchmarks.workload import Workload
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from ackstream.settings import Settings
-    from benchmarks.common import Bench
 
 WARM_UP = 2
 CHUNK = 5_000

@@ -22,9 +22,10 @@ import threading
 import time
 from base64 import b64encode
 from collections import deque
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import psutil
@@ -34,9 +35,6 @@ from ackstream.gateway.access.passwords import hash_password
 from benchmarks.pages import RESULTS, machine, show
 from tests.gateway.test_server import serving
 from tests.harness.certificates import Authority
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SOCKETS, SECONDS = 20, 60.0
 GOAL = {"max_seconds": 0.5, "growth_mb": 64, "log_lines": 100}

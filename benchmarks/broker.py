@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ackstream.kafka.topics import TOPICS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 PATIENCE_SECONDS = 30
 HEARTBEAT = (

@@ -24,10 +24,11 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 from ackstream.kafka.topics import TOPICS
@@ -39,9 +40,6 @@ from tests.harness.faults import DISKS, POWER, REASON_CHARACTERS, Faults, Superv
 from tests.harness.invariants import broken, missing
 from tests.harness.kafka import CODECS
 from tests.harness.storm import CLIENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
 
 FAULTS = {1: 220, 3: 80}
 """By the number of brokers."""

@@ -6,8 +6,9 @@ import json
 import pickle
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from kafka import TopicPartition
@@ -23,10 +24,6 @@ from ackstream.spark.progress import _partitions, lags, lost_records
 from ackstream.testing.system import process
 from benchmarks.progress import seconds
 from benchmarks.workload import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 READ = ("signals", "acks", "twin-acks")
 REPEATS = 20

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks import pages
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 JOBS = ("correlate", "archive", "twin", "persist", "settle", "queues", "query")
 ALL_JOBS = "all in one session"

@@ -17,22 +17,19 @@ from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.state import SIGNALS
-from ackstream.settings import Correlate
+from ackstream.jobs.correlate.state import SIGNALS, Record
+from ackstream.settings import Correlate, Settings
 from ackstream.spark.pieces import Aside
 from ackstream.spark.records import Share
 from ackstream.testing.system import process
 from benchmarks import broker, common, starting
-from benchmarks.progress import batches, rows_read, typical, wait, warm
+from benchmarks.progress import Batch, batches, rows_read, typical, wait, warm
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ackstream.jobs.correlate.state import Record
-    from ackstream.settings import Settings
     from benchmarks.common import Bench
-    from benchmarks.progress import Batch
 
 TOPICS, LIMITS = CorrelateTopics(), Correlate()
 MESSAGES = 1_000

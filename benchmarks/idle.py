@@ -14,13 +14,12 @@ from benchmarks import common, starting
 from benchmarks.contenders.running import listener, members, processor
 from benchmarks.goals import ALL_JOBS, JOBS
 from tests.harness import programs
-from tests.harness.processes import alive
+from tests.harness.processes import Program, alive
 from tests.harness.waiting import eventually
 
 if TYPE_CHECKING:
     from ackstream.settings import Settings
     from benchmarks.common import Bench
-    from tests.harness.processes import Program
 
 WARM_UP, SECONDS = 60.0, 60.0
 QUEUES = json.dumps([{"name": "q", "topics": ["q"]}])

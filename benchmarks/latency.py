@@ -13,7 +13,7 @@ from ackstream.jobs.archive import job as archive
 from ackstream.jobs.correlate import job
 from ackstream.jobs.twin import job as twin
 from benchmarks import common
-from benchmarks.progress import batches, medians, percentiles, rows_read, typical, wait
+from benchmarks.progress import Batch, batches, medians, percentiles, rows_read, typical, wait
 from benchmarks.twin_load import create, produce
 from benchmarks.workload import THINGS, Workload
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
     from ackstream.spark.job import Job
     from benchmarks.common import Bench
-    from benchmarks.progress import Batch
 
 TIMEOUT = 5.0
 WINDOWS = 3

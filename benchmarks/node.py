@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ackstream.local.broker import Broker
-from ackstream.settings import Settings
+from ackstream.settings import Local, Settings
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console
-
-    from ackstream.settings import Local
 
 
 @contextmanager

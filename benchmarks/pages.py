@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ackstream.local import jars
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 README = Path(__file__).resolve().with_name("README.md")
 FRONT = README.parents[1] / README.name

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from ackstream.jobs.persist import job
 from ackstream.lake import tables
 from benchmarks import broker, common
-from benchmarks.common import ROUNDS
+from benchmarks.common import ROUNDS, Bench
 from benchmarks.progress import batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ackstream.settings import Settings
-    from benchmarks.common import Bench
 
 WARM_UP = 1
 CLIENTS = 5

@@ -18,7 +18,7 @@ from ackstream.lake.commits import java
 from benchmarks import common
 from benchmarks.contenders.running import TICKS_A_SECOND, descendants, listener, processor
 from benchmarks.latency import load
-from benchmarks.progress import batches, typical, wait, warm
+from benchmarks.progress import Batch, batches, typical, wait, warm
 from benchmarks.sampling import KINDS, OTHER_KINDS, parts
 from benchmarks.throughput import FULL, PATIENCE, SMALL, TIMEOUT, answered, fill
 from benchmarks.workload import Workload
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settings
     from benchmarks.common import Bench
-    from benchmarks.progress import Batch
 
 RATE, WARM_UP_SECONDS, SECONDS = 500, 20.0, 40.0
 SAMPLE_SECONDS = 0.1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -12,7 +13,7 @@ from ackstream.jobs.correlate.job import write_frame
 from ackstream.jobs.correlate.readings import CorrelateTopics, RecordReader
 from ackstream.jobs.correlate.records import Writer, read_records
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.state import SIGNALS
+from ackstream.jobs.correlate.state import SIGNALS, Record
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request
@@ -21,11 +22,6 @@ from ackstream.spark.records import in_order
 from ackstream.testing.system import process
 from benchmarks import common, progress
 from benchmarks.workload import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ackstream.jobs.correlate.state import Record
 
 TOPICS, LIMITS = CorrelateTopics(), Correlate()
 

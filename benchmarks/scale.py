@@ -20,8 +20,8 @@ from ackstream.spark.clock import ClockBroker
 from ackstream.spark.lease import LeaseLog
 from ackstream.spark.progress import consumed_offsets, planned_offsets
 from benchmarks import broker, common, driving, throughput
-from benchmarks.common import ROUNDS
-from benchmarks.contenders.programs import Contender
+from benchmarks.common import ROUNDS, Bench
+from benchmarks.contenders.programs import Contender, Place
 from benchmarks.progress import batches, medians, seconds, typical, wait
 from benchmarks.throughput import TIMEOUT
 from benchmarks.workload import EVERY, PADDING, HeavyThing, HotThing, Workload
@@ -29,8 +29,6 @@ from tests.harness.standalone import Standalone
 
 if TYPE_CHECKING:
     from ackstream.settings import Settings
-    from benchmarks.common import Bench
-    from benchmarks.contenders.programs import Place
 
 PARTITIONS, SHARDS = 4, 6
 """Of each topic, and of the state, for each executor."""

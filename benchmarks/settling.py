@@ -13,15 +13,13 @@ from ackstream.lake import tables
 from ackstream.protocol import messages
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AckInterval, AppAck, write
-from ackstream.settings import RequiredRole, Settle
+from ackstream.settings import RequiredRole, Settings, Settle
 from benchmarks import broker, common
 from benchmarks.common import ROUNDS
 from benchmarks.progress import batches, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from ackstream.settings import Settings
 
     Message: TypeAlias = tuple[str, bytes, bytes, list[tuple[str, bytes]]]
 

@@ -32,7 +32,7 @@ from benchmarks.progress import percentiles
 from benchmarks.soaking import probe
 from benchmarks.soaking.load import ANSWERS, Requests
 from benchmarks.soaking.probe import Probe
-from benchmarks.soaking.series import growing, judge, plot, read, rounded, write
+from benchmarks.soaking.series import Sample, growing, judge, plot, read, rounded, write
 from tests.harness import programs
 from tests.harness.processes import Program
 from tests.harness.storm import LABEL, QUEUE, TOPIC, Storm, lines
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackstream.local.broker import Broker
-    from benchmarks.soaking.series import Sample
 
 LOGS = Path(".ackstream", "soak")
 """Where the logs of the programs go, and the results of a shorter run."""

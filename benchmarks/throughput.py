@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.correlate import job
 from benchmarks import broker, common
-from benchmarks.common import ROUNDS
+from benchmarks.common import ROUNDS, Bench
 from benchmarks.contenders import copy, per_key
-from benchmarks.contenders.programs import CONTENDERS, Place
+from benchmarks.contenders.programs import CONTENDERS, Contender, Place
 from benchmarks.contenders.running import Running
 from benchmarks.progress import WARM_UP, batches, medians, rows_read, typical, wait, warm
 from benchmarks.replies import Verdicts, slope
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Settings
-    from benchmarks.common import Bench
-    from benchmarks.contenders.programs import Contender
 
 TIMEOUT = "2s"
 AFTER_ALL = 2.5

@@ -15,7 +15,7 @@ from ackstream.jobs.correlate import job as correlate
 from ackstream.jobs.twin import job
 from ackstream.lake import tables
 from benchmarks import common, starting
-from benchmarks.common import ROUNDS
+from benchmarks.common import ROUNDS, Bench
 from benchmarks.contenders.merge import MergingTwin
 from benchmarks.progress import batches, medians, percentiles, rows_read, typical, wait
 from benchmarks.twin_load import CONTENT, create, modify, produce
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ackstream.settings import Settings
-    from benchmarks.common import Bench
 
 METHOD = (
     "Things are created through the twin, then modifies of a feature's properties, spread over all things, wait in "

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import random
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from msgspec.json import decode
 
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
 from benchmarks.contenders.joining import receive, reply
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LABELS = ("fleet:delivered", "billing:recorded")
 THINGS = 20_000

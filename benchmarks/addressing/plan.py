@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 NAMES = ("lamp-{}", "лампа-{}", "灯-{}", "lâmpada {}")
 """Names of things: an address is made of one."""

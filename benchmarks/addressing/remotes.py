@@ -8,8 +8,9 @@ import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from signal import SIGKILL
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pika
@@ -28,9 +29,6 @@ from tests.harness.brokers import artemis, qpid
 from tests.harness.cluster import Cluster
 from tests.harness.remotes import keep_messages
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOPICS = ["_/_/things/twin/events"]
 ID = "plant"

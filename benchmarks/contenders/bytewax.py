@@ -9,24 +9,20 @@ from __future__ import annotations
 import argparse
 import heapq
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bytewax.operators as op
 import msgspec
-from bytewax.connectors.kafka import KafkaSink, KafkaSinkMessage, KafkaSource
+from bytewax.connectors.kafka import KafkaSink, KafkaSinkMessage, KafkaSource, KafkaSourceMessage
 from bytewax.dataflow import Dataflow
 from bytewax.operators import StatefulBatchLogic
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.run import cli_main
 
 from benchmarks.contenders.joining import Entry, complete, receive, reply
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bytewax.connectors.kafka import KafkaSourceMessage
 
 EPOCH = timedelta(seconds=1)
 

@@ -11,15 +11,12 @@ A program of its own; several of them share the partitions.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quixstreams import Application
+from quixstreams import Application, State
 from quixstreams.models.serializers import Deserializer
 
 from benchmarks.contenders.joining import complete, receive, reply
-
-if TYPE_CHECKING:
-    from quixstreams import State
 
 SLOT = 1
 """Milliseconds of deadlines in one list."""

@@ -11,14 +11,10 @@ from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ackstream.local.machine import owner
 from benchmarks import common
-from benchmarks.contenders.programs import environment
-
-if TYPE_CHECKING:
-    from benchmarks.contenders.programs import Contender, Place
+from benchmarks.contenders.programs import Contender, Place, environment
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 

@@ -18,20 +18,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import psutil
 
 from benchmarks.attack import EVE, GOOD, MEGABYTE, THING, basic, line_of, process, wait_for_answer
 from benchmarks.fuzzing.garbage import Garbage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 CONNECTIONS, BATCH, THREADS = 100_000, 500, 64
 QUIET_SECONDS, PAUSE_SECONDS, END_SECONDS, AWAY_SECONDS = 0.5, 0.1, 60.0, 120.0

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from benchmarks.soaking.trend import GROWS, trend
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 BY_DESIGN = "by design"
 KEPT = "removed files stay for lake.retention (7 days; things and things_search: 1 day)"

@@ -9,7 +9,9 @@ import contextlib
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
 
 from ackstream.kafka.clients import connect_admin
 from ackstream.local.broker import Broker
@@ -17,10 +19,6 @@ from ackstream.settings import Kafka, Local, Settings
 from tests.harness import programs
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program
-
-if TYPE_CHECKING:
-    from contextlib import ExitStack
-    from pathlib import Path
 
 START_TIMEOUT = "180s"
 """Beside programs that take all of the machine."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 
@@ -14,9 +14,6 @@ from ackstream.settings import Lake
 from tests.harness.ports import free_ports
 from tests.harness.processes import LoggedProcess
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from contextlib import ExitStack
 
 PYTHON = Path(sys.prefix, "store", "bin", "python")
 """The environment of moto, an S3-compatible store: it needs a python-dateutil that others here do not take."""

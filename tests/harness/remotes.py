@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 import pika
 from paho.mqtt.client import Client, MQTTv5, MQTTv311
@@ -18,11 +21,6 @@ from proton.utils import BlockingConnection
 
 from tests.harness.brokers import RunningBroker, artemis, qpid
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-    from pathlib import Path
 
 
 class Remote:

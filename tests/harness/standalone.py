@@ -12,16 +12,14 @@ import re
 import signal
 import subprocess
 import urllib.request
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ackstream.local import machine
 from tests.harness.ports import free_ports
 from tests.harness.processes import LoggedProcess
 from tests.harness.waiting import eventually
-
-if TYPE_CHECKING:
-    from contextlib import ExitStack
-    from pathlib import Path
 
 HOST = "127.0.0.1"
 CORES, MEMORY = 2, "2g"
