@@ -23,26 +23,26 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "kafka": (2_043, 8),
     "spark": (3_460, 12),
     "lake": (1_753, 9),
-    "jobs": (10_459, 38),
-    "client": (10_223, 40),
+    "jobs": (10_429, 38),
+    "client": (10_196, 40),
     "observe": (1_454, 7),
-    "gateway": (5_619, 22),
-    "connectivity": (4_396, 15),
+    "gateway": (5_611, 22),
+    "connectivity": (4_383, 15),
     "aio": (593, 2),
     "testing": (791, 4),
     "local": (1_301, 5),
-    "cli": (2_238, 8),
+    "cli": (2_233, 8),
     "": (194, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_918, 212
+LINES, MODULES = 52_835, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_921
+CORE_LINES = 34_869
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

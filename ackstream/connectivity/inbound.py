@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from ackstream.connectivity.transports.transport import ExternalMessage, resolved
+from ackstream.protocol import errors
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.connection_rules import resolve_label
@@ -22,15 +23,6 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.ditto.twin.permissions import addresses_subject, check_address, conceal, kind_of, restrict
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import (
-    DittoError,
-    header_invalid,
-    id_enforcement_failed,
-    shown,
-    thing_not_found,
-    unknown_path,
-    unknown_topic_path,
-)
 from ackstream.protocol.json import escape
 
 if TYPE_CHECKING:
@@ -49,7 +41,7 @@ class InboundRequest(msgspec.Struct, frozen=True):
 class RejectedSignal(msgspec.Struct, frozen=True):
     """A signal that is not sent, and why; ``rejects`` if its message is rejected, too."""
 
-    error: DittoError
+    error: errors.DittoError
     topic: TopicPath | None
     headers: dict[str, Any]
     # its headers contradict each other, or labels are taken; after other errors redelivery would fail again
@@ -80,7 +72,7 @@ class Inbound:
         try:
             if self._access is not OPEN:
                 conceal(self._access, self._source.subjects, kind_of(command), command, reply)
-        except DittoError as error:
+        except errors.DittoError as error:
             return error_envelope(
                 error, thing_id=command.topic.thing_id, channel=command.topic.channel, headers=reply.headers
             )
@@ -103,7 +95,7 @@ class Inbound:
             request = read_request(envelope)
             rejects = False
             self._restrict(envelope, request)
-        except DittoError as error:
+        except errors.DittoError as error:
             return RejectedSignal(error, None if envelope is None else envelope.topic, headers, rejects=rejects)
         return InboundRequest(envelope, request)
 
@@ -115,7 +107,7 @@ class Inbound:
         found = TopicPath.parse_whole(topic)
         wanted = TopicPath.parse(Template.parse(template.topic).filled("x"))
         if found.thing_id == _MANY and wanted.thing_id != _MANY:
-            raise unknown_topic_path(topic, "The payload mapping is for commands about one thing.")
+            raise errors.unknown_topic_path(topic, "The payload mapping is for commands about one thing.")
         path = _resolved(template.path, context, _segment if found.criterion == "messages" else _key)
         return Envelope(
             found, names.read_headers(resolved(template.headers, context)), path, json_or_text(message.payload)
@@ -133,7 +125,7 @@ class Inbound:
         sender = Template.parse(wanted.input).resolve(context)
         # a placeholder that does not resolve is not equal to anything
         if sender is None or all(Template.parse(text).resolve(context) != sender for text in wanted.filters):
-            raise id_enforcement_failed(topic.thing_id)
+            raise errors.id_enforcement_failed(topic.thing_id)
 
     def _restrict(self, command: Envelope, request: Request) -> None:
         """Reject a command that the subjects of the source may not send; narrow a query for several things."""
@@ -141,7 +133,7 @@ class Inbound:
             return
         kind = kind_of(command)
         if request.kind in ("other", "otherQuery"):
-            raise unknown_topic_path(str(command.topic), "No access rule is about anything but things.")
+            raise errors.unknown_topic_path(str(command.topic), "No access rule is about anything but things.")
         check_address(kind, command)
         restrict(self._access, self._source.subjects, kind, command)
 
@@ -157,10 +149,10 @@ class Inbound:
             received = self._access.knows(subjects, thing_id)
         else:
             if answer.topic.criterion == "messages" and self._access is not OPEN and not addresses_subject(answer):
-                raise unknown_path(answer.path)
+                raise errors.unknown_path(answer.path)
             received = self._access.may("READ", subjects, thing_id, answer.path)
         if not (self._access is OPEN or received):
-            raise thing_not_found(thing_id)
+            raise errors.thing_not_found(thing_id)
         return msgspec.structs.replace(answer, value=taken_entries(answer))
 
     def _with_headers(self, envelope: Envelope, message: ExternalMessage) -> Envelope:
@@ -193,7 +185,7 @@ class Inbound:
         return msgspec.structs.replace(envelope, headers=envelope.headers | {names.REQUESTED_ACKS: labels})
 
 
-_unfit = partial(header_invalid, "payload_mapping", named=False)
+_unfit = partial(errors.header_invalid, "payload_mapping", named=False)
 
 
 def _resolved(template: str, context: Context, quote: Callable[[str], str]) -> str:
@@ -206,7 +198,9 @@ def _resolved(template: str, context: Context, quote: Callable[[str], str]) -> s
 def _segment(text: str) -> str:
     """Return the text of a placeholder as one part of a topic, between two slashes."""
     if "/" in text or not text:
-        raise _unfit(f"A placeholder of the payload mapping has the text '{shown(text)}', which is no part of a topic.")
+        raise _unfit(
+            f"A placeholder of the payload mapping has the text '{errors.shown(text)}', which is no part of a topic."
+        )
     return text
 
 

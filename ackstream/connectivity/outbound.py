@@ -22,18 +22,9 @@ from ackstream.protocol.ditto.connection_rules import resolve_label, target_subs
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, PROTOCOL_CONTENT_TYPE, Envelope, encode
 from ackstream.protocol.ditto.headers import CONTENT_TYPE
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
+from ackstream.protocol.ditto.twin import subscriptions as rules
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.ditto.twin.permissions import seen_by
-from ackstream.protocol.ditto.twin.subscriptions import (
-    DROPPED_BY_CONNECTION,
-    Drop,
-    Publication,
-    Stream,
-    answers_of,
-    as_delivered,
-    dropped_by_targets,
-    weak_acks,
-)
 from ackstream.settings.base import without_secrets
 
 if TYPE_CHECKING:
@@ -62,7 +53,7 @@ class Plan(NamedTuple):
     """The messages for a signal, labels to acknowledge weakly, failed acknowledgements, and reasons to give it up."""
 
     publishings: list[Publishing]
-    weak: Drop
+    weak: rules.Drop
     failed: list[Acknowledgement]
     lost: list[str]
 
@@ -76,14 +67,14 @@ class Outbound:
         self._targets = [_TargetRules(connection.id, target, access, quote) for target in connection.targets]
 
     @property
-    def streams(self) -> frozenset[Stream]:
+    def streams(self) -> frozenset[rules.Stream]:
         """The streams to read: those of the targets, and all that may request a declared label."""
         if self._labels.to_declare:
             return frozenset({"events", "live-commands", "messages"})
         return frozenset(wanted.stream for target in self._targets for wanted in target.subscriptions)
 
     def plan(
-        self, signal: Publication, time: datetime | None = None, extra: Extra | None = None, *, held: bool = True
+        self, signal: rules.Publication, time: datetime | None = None, extra: Extra | None = None, *, held: bool = True
     ) -> Plan:
         """Decide which messages and acknowledgements a signal gets; ``time`` is the value of ``time:now`` in filters.
 
@@ -112,14 +103,16 @@ class Outbound:
                 else:
                     lost.append(f"{without_secrets(target.settings.address)} did not get it: {error}")
                 continue
-            delivered = as_delivered(visible, [each for each in shown if each != target.label], fields)
+            delivered = rules.as_delivered(visible, [each for each in shown if each != target.label], fields)
             publishes = wanted and not (target.sends_value and delivered.value is UNSET)
             fates.append((target.label, publishes))
             message = target.message(delivered) if publishes else None
             if message is not None:
                 publishings.append(Publishing(message, label))
-        weak = dropped_by_targets(signal.labels, self._labels.declared, self._labels.issued, fates) if held else ()
-        return Plan(publishings, Drop(weak, DROPPED_BY_CONNECTION), failed, lost)
+        weak = (
+            rules.dropped_by_targets(signal.labels, self._labels.declared, self._labels.issued, fates) if held else ()
+        )
+        return Plan(publishings, rules.Drop(weak, rules.DROPPED_BY_CONNECTION), failed, lost)
 
 
 class _TargetRules:
@@ -130,7 +123,7 @@ class _TargetRules:
         self.subscriptions = [target_subscription(topic) for topic in target.topics]
 
     def evaluate(
-        self, subscriptions: list[Subscription], signal: Publication, time: datetime | None, extra: Extra | None
+        self, subscriptions: list[Subscription], signal: rules.Publication, time: datetime | None, extra: Extra | None
     ) -> tuple[bool, Mapping[str, Any] | None]:
         """Return whether one of the filters accepts the signal, and the extra fields."""
         for each in subscriptions:
@@ -146,7 +139,7 @@ class _TargetRules:
         seen: Any = self.access.visible(self.settings.subjects, thing_id, "/", found)
         return {} if seen is UNSET else seen
 
-    def is_requested(self, signal: Publication) -> bool:
+    def is_requested(self, signal: rules.Publication) -> bool:
         if self.label == LIVE_RESPONSE:
             return signal.response_required and signal.stream in ("live-commands", "messages")
         return self.label in signal.labels
@@ -173,7 +166,7 @@ MAX_PUBLISHING = 1_000
 
 
 class _Handed(NamedTuple):
-    signal: Publication
+    signal: rules.Publication
     publishing: Publishing
     work: Work
     place: Place
@@ -254,7 +247,7 @@ class OutboundWorker(Closing):
             return
         moment = datetime.fromtimestamp(record.timestamp / 1000, timezone.utc)
         plan = self._outbound.plan(signal, moment, self._system.extra, held=not self._labels.taken)
-        self._answer(signal, [*weak_acks(signal, plan.weak), *plan.failed], work)
+        self._answer(signal, [*rules.weak_acks(signal, plan.weak), *plan.failed], work)
         for why in plan.lost:
             self._worker.outbox.hold(work)
             self._dead_letter(signal, encode(signal.envelope), why, partial(self._worker.outbox.release, work))
@@ -330,7 +323,7 @@ class OutboundWorker(Closing):
             address = without_secrets(message.address)
             self._dead_letter(handed.signal, message.payload, f"{address} {why}", settled)
 
-    def _dead_letter(self, signal: Publication, payload: bytes, why: str, stored: Callable[[], None]) -> None:
+    def _dead_letter(self, signal: rules.Publication, payload: bytes, why: str, stored: Callable[[], None]) -> None:
         identity = f"{self._id}-{signal.correlation_id}"
         letter = transport.ExternalMessage(identity, {"kafka.key": signal.thing_id}, payload)
         self._system.give_up(letter, why, lambda answer: self._end() if answer is None else stored())
@@ -342,6 +335,6 @@ class OutboundWorker(Closing):
             self._ended.set()
             self._changed.notify_all()
 
-    def _answer(self, signal: Publication, acks: list[Acknowledgement], work: Work) -> None:
-        for message in answers_of(signal, acks):
+    def _answer(self, signal: rules.Publication, acks: list[Acknowledgement], work: Work) -> None:
+        for message in rules.answers_of(signal, acks):
             self._worker.outbox.send(signal.correlation_id, message, work)

@@ -8,11 +8,13 @@ import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from kafka import TopicPartition
@@ -25,11 +27,6 @@ from ackstream.kafka.clients import Closing, failure
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto import labels as rules
 from ackstream.protocol.errors import CONFLICT, DittoError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from contextlib import ExitStack
-
 
 log = logging.getLogger(__name__)
 

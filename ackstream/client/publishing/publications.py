@@ -6,8 +6,10 @@ Arguments are checked before a message has a number. The service's headers come 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -16,29 +18,8 @@ from ackstream.client.core.storage import KeptMessage
 from ackstream.client.errors import MessageTooLargeError
 from ackstream.errors import BadParameterError
 from ackstream.kafka.clients import MAX_RECORD_BYTES
+from ackstream.protocol import record_headers as wire
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, AckType
-from ackstream.protocol.record_headers import (
-    ACK,
-    ACK_CONFLATION,
-    ACK_IMMEDIATELY,
-    CID,
-    CLIENT,
-    COMMAND,
-    FIRST,
-    FOR_QUEUE,
-    KEY,
-    PUBLISHER,
-    SEQ,
-    SESSION,
-    STORE,
-    TOPIC,
-    TTL,
-    WINDOW,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
 
 Headers: TypeAlias = "list[tuple[str, bytes]]"
 
@@ -120,9 +101,9 @@ class FailedMessage(msgspec.Struct, frozen=True):
         """Return a message with its copy, if there is one."""
         if kept is None or kept.withdrawn:
             return cls(seq, reason, None, None, None, [], None, context)
-        own, ours = dict(kept.headers), [header for header in kept.headers if header[0] not in PUBLISHER]
-        topic = own[TOPIC].decode() if TOPIC in own else None
-        ttl_ms = int(own[TTL]) if TTL in own else None
+        own, ours = dict(kept.headers), [header for header in kept.headers if header[0] not in wire.PUBLISHER]
+        topic = own[wire.TOPIC].decode() if wire.TOPIC in own else None
+        ttl_ms = int(own[wire.TTL]) if wire.TTL in own else None
         return cls(seq, reason, kept.value, topic, kept.key, ours, ttl_ms, context)
 
 
@@ -171,16 +152,16 @@ def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = No
         if not isinstance(header, tuple) or [type(part) for part in header] != [str, bytes]:
             raise BadParameterError(f"headers has {header!r:.80}: each header is a tuple of a str and bytes.")
         encoded("headers", header[0])
-        if header[0] in PUBLISHER or header[0] == FOR_QUEUE:
+        if header[0] in wire.PUBLISHER or header[0] == wire.FOR_QUEUE:
             raise BadParameterError(
                 f"headers has {header[0]}, which is the service's own: rename it; topic, key and ttl_ms are arguments."
             )
     if new.ttl_ms is not None:
         if type(new.ttl_ms) is not int or new.ttl_ms < 0:
             raise BadParameterError(f"ttl_ms is {new.ttl_ms!r:.80}: give whole milliseconds, 0 or more.")
-        named.append((TTL, b"%d" % new.ttl_ms))
+        named.append((wire.TTL, b"%d" % new.ttl_ms))
     if new.topic is not None:
-        named.append((TOPIC, encoded("topic", new.topic)))
+        named.append((wire.TOPIC, encoded("topic", new.topic)))
     named += _requests(new)
     message = KeptMessage(new.value, named, new.key)
     size = message.size + _PER_HEADER * len(named)
@@ -193,9 +174,9 @@ def _requests(new: NewMessage) -> Headers:
     check_type("cid", new.cid, str, optional=True)
     check_type("ack_immediately", new.ack_immediately, bool)
     asked = list(dict.fromkeys(names("acks", new.acks, AckType)))
-    headers = [(ACK, ",".join(asked).encode())] if asked else []
-    headers += [(CID, encoded("cid", new.cid))] if new.cid is not None else []
-    return [*headers, (ACK_IMMEDIATELY, b"true")] if new.ack_immediately else headers
+    headers = [(wire.ACK, ",".join(asked).encode())] if asked else []
+    headers += [(wire.CID, encoded("cid", new.cid))] if new.cid is not None else []
+    return [*headers, (wire.ACK_IMMEDIATELY, b"true")] if new.ack_immediately else headers
 
 
 class Publications:
@@ -203,7 +184,7 @@ class Publications:
 
     def __init__(self, client: str, session: str, *, acknowledged: bool) -> None:
         """Begin a session, which distinguishes the publishers of one name: the last one to log on counts."""
-        self._own = [(CLIENT, client.encode()), (SESSION, session.encode())]
+        self._own = [(wire.CLIENT, client.encode()), (wire.SESSION, session.encode())]
         self._ack = b"persisted" if acknowledged else b"none"
 
     def message(self, seq: int, message: KeptMessage) -> Headers:
@@ -211,30 +192,34 @@ class Publications:
         if message.withdrawn:
             return self.withdrawal(seq, seq, self._ack)
         kept, number = dict(message.headers), b"%d" % seq
-        headers = [header for header in message.headers if header[0] != ACK]
+        headers = [header for header in message.headers if header[0] != wire.ACK]
         if message.key is not None:
-            headers.append((KEY, message.key))
-        asked = [ack for ack in kept.get(ACK, b"").split(b",") if ack in _ACK_TYPES]
-        if asked and CID not in kept:
-            headers.append((CID, number))
+            headers.append((wire.KEY, message.key))
+        asked = [ack for ack in kept.get(wire.ACK, b"").split(b",") if ack in _ACK_TYPES]
+        if asked and wire.CID not in kept:
+            headers.append((wire.CID, number))
         asked += [self._ack] if self._ack not in asked else []
-        return [*headers, *self._own, (SEQ, number), (ACK, b",".join(asked))]
+        return [*headers, *self._own, (wire.SEQ, number), (wire.ACK, b",".join(asked))]
 
     def withdrawal(self, first: int, last: int, ack: bytes = b"none") -> Headers:
         """Return the headers of the command that no messages of these numbers will come."""
-        return [*self._own, (COMMAND, b"withdraw"), (FIRST, b"%d" % first), (SEQ, b"%d" % last), (ACK, ack)]
+        return self._command(b"withdraw", (wire.FIRST, b"%d" % first), (wire.SEQ, b"%d" % last), (wire.ACK, ack))
 
     def logon(self, cid: str, first: int | None, window: int, conflation_ms: int | None, store: str = "") -> Headers:
         """Return a logon's headers; ``first`` is the first number kept or next; each third of ``window`` is acked."""
-        headers = [*self._own, (COMMAND, b"logon"), (CID, cid.encode()), (ACK, b"processed"), (WINDOW, b"%d" % window)]
+        named = (wire.CID, cid.encode()), (wire.ACK, b"processed"), (wire.WINDOW, b"%d" % window)
+        headers = self._command(b"logon", *named)
         if store:
-            headers.append((STORE, store.encode()))
+            headers.append((wire.STORE, store.encode()))
         if first is not None:
-            headers.append((FIRST, b"%d" % first))
+            headers.append((wire.FIRST, b"%d" % first))
         if conflation_ms is not None:
-            headers.append((ACK_CONFLATION, b"%dms" % conflation_ms))
+            headers.append((wire.ACK_CONFLATION, b"%dms" % conflation_ms))
         return headers
 
     def flush(self, cid: str) -> Headers:
         """Return the headers of a flush, which is answered when everything before it is stored or refused."""
-        return [*self._own, (COMMAND, b"flush"), (CID, cid.encode()), (ACK, b"persisted")]
+        return self._command(b"flush", (wire.CID, cid.encode()), (wire.ACK, b"persisted"))
+
+    def _command(self, name: bytes, *headers: tuple[str, bytes]) -> Headers:
+        return [*self._own, (wire.COMMAND, name), *headers]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ackstream.client.core.arguments import takes
 from ackstream.client.core.connection import ReliableSender, Sending, connection_of
@@ -14,16 +16,8 @@ from ackstream.client.core.lifetime import Client, Lifetime, call_handler
 from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
 from ackstream.client.options import RequesterOptions
+from ackstream.client.requests import replies
 from ackstream.client.requests.commands import Command, address
-from ackstream.client.requests.replies import (
-    OpenRequest,
-    OpenRequests,
-    Reply,
-    RequesterStatistics,
-    Stored,
-    described,
-    read_reply,
-)
 from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.ditto.headers import names_sender
 from ackstream.protocol.ditto.requests import read_request
@@ -31,11 +25,6 @@ from ackstream.protocol.ditto.twin.access import signature
 from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from concurrent.futures import Future
-
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +60,7 @@ class Requester(Client):
         self._signals = self._kafka.topic("signals")
         self._replies = options.reply_to or self._kafka.topic("replies")
         self._reply_to = [] if options.reply_to is None else [(REPLY_TO, options.reply_to.encode())]
-        self._requests = OpenRequests()
+        self._requests = replies.OpenRequests()
         self._silent = False  # the last reply did not come
         self._life = Lifetime(self._end, options.on_error, options.on_connection, "The requester")
         self._reader = self._connection.reader(self._replies, writes=(self._signals,))
@@ -84,7 +73,7 @@ class Requester(Client):
         self._reader.start("ackstream-replies", self._receive, self._turn, guard=self._life.guard)
 
     @property
-    def statistics(self) -> RequesterStatistics:
+    def statistics(self) -> replies.RequesterStatistics:
         """The counts since the start."""
         counts = self._requests.counts
         others = {
@@ -92,7 +81,9 @@ class Requester(Client):
             "malformed": counts["malformed"] + self._reader.skipped,
             "unreadable": self._reader.unreadable,
         }
-        return RequesterStatistics(**{name: counts[name] for name in RequesterStatistics.__struct_fields__} | others)
+        return replies.RequesterStatistics(
+            **{name: counts[name] for name in replies.RequesterStatistics.__struct_fields__} | others
+        )
 
     def send(
         self,
@@ -103,7 +94,7 @@ class Requester(Client):
         response_required: bool | None = None,
         correlation_id: str | None = None,
         on_stored: Callable[[], None] | None = None,
-    ) -> Future[Reply]:
+    ) -> Future[replies.Reply]:
         """Send a request; the future ends with its reply. The service answers an invalid request with an error.
 
         The parameters set the command's headers; ``None`` leaves a header unchanged.
@@ -140,7 +131,7 @@ class Requester(Client):
         timeout: float | str | None = None,
         acks: Iterable[str] | None = None,
         correlation_id: str | None = None,
-    ) -> Reply:
+    ) -> replies.Reply:
         """Send a request and wait for its reply; see ``send`` for parameters and errors."""
         if threading.current_thread() is self._reader.thread:
             raise RuntimeError("request() in a done callback would wait for itself: use send() there.")
@@ -153,7 +144,7 @@ class Requester(Client):
         timeout: float | str | None = None,
         acks: Iterable[str] | None = None,
         correlation_id: str | None = None,
-    ) -> Future[Stored]:
+    ) -> Future[replies.Stored]:
         """Send a request without a reply (response-required false); requested acknowledgements are recorded.
 
         The future ends when the broker has stored the request, or fails with ``NotSentError`` or ``ClosedError``; its
@@ -195,9 +186,9 @@ class Requester(Client):
         thing = envelope.topic.thing_id.encode()
         future = self._connection.future()
         attributes = {"messaging.message.conversation_id": identity, "ackstream.thing_id": envelope.topic.thing_id}
-        headers += trace_sending("CLIENT", self._signals, attributes, future, described)
+        headers += trace_sending("CLIENT", self._signals, attributes, future, replies.described)
         give_up_at = now + self._options.delivery_timeout
-        request = OpenRequest(identity, wait, give_up_at, envelope.topic, on_stored, future)
+        request = replies.OpenRequest(identity, wait, give_up_at, envelope.topic, on_stored, future)
         try:
             self._requests.add(request, now)
         except RequestError as error:
@@ -209,18 +200,18 @@ class Requester(Client):
         self._sender.submit(Sending(record, finished, stored, give_up_at=give_up_at))
         return future
 
-    def _stored(self, request: OpenRequest, metadata: Any) -> None:
+    def _stored(self, request: replies.OpenRequest, metadata: Any) -> None:
         call_handler(request.on_stored)
         identity = reply_id(request.correlation_id, metadata.topic, metadata.partition, metadata.offset)
         if self._requests.stored(request, self._connection.now(), identity):
             location = (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
-            request.end(Stored(request.correlation_id, *location))
+            request.end(replies.Stored(request.correlation_id, *location))
         for reply in request.early:
             if reply.reply_id == identity:
                 self._requests.counts["foreign"] -= 1
                 self._answer(request.key, reply)
 
-    def _finished(self, request: OpenRequest, error: BaseException | None) -> None:
+    def _finished(self, request: replies.OpenRequest, error: BaseException | None) -> None:
         if error is not None and self._requests.refused(request):
             request.end(_not_sent(request, error))
 
@@ -239,7 +230,7 @@ class Requester(Client):
             # the JSON of other requesters' replies is not even decoded; a late duplicate counts as one of them
             self._requests.counts["foreign"] += 1
             return
-        reply = read_reply(record.headers, record.value, record.timestamp)
+        reply = replies.read_reply(record.headers, record.value, record.timestamp)
         if reply is None:
             self._requests.counts["malformed"] += 1
             log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
@@ -249,13 +240,13 @@ class Requester(Client):
             self._requests.counts["foreign"] += 1
             log.warning("A reply to another request of the same correlation-id was ignored (%s).", shown(request.key))
 
-    def _answer(self, key: bytes, reply: Reply) -> None:
+    def _answer(self, key: bytes, reply: replies.Reply) -> None:
         request = self._requests.answer(key, reply.reply_id.encode())
         if request is not None:
             self._silent = False
             request.end(reply)
 
-    def _timed_out(self, request: OpenRequest) -> RequestTimeout:
+    def _timed_out(self, request: replies.OpenRequest) -> RequestTimeout:
         hint = " and that correlate.reply_topics allows the topic" if self._reply_to else ""
         return RequestTimeout(
             f"No reply to {request.correlation_id} arrived in {self._replies} within {request.wait:g} s: check that "
@@ -264,7 +255,7 @@ class Requester(Client):
         )
 
 
-def _not_sent(request: OpenRequest, error: BaseException | None = None) -> NotSentError:
+def _not_sent(request: replies.OpenRequest, error: BaseException | None = None) -> NotSentError:
     reason = "no answer in time" if error is None else str(error)
     found = NotSentError(f"Kafka did not store the request {request.correlation_id}: {reason}.", request.correlation_id)
     found.__cause__ = error
@@ -287,7 +278,7 @@ def retrieval(thing_id: str, fields: str) -> Envelope:
     return command
 
 
-def fields_in(reply: Reply, thing_id: str) -> dict[str, Any]:
+def fields_in(reply: replies.Reply, thing_id: str) -> dict[str, Any]:
     """Return the fields in a query's reply; an unknown thing has none (Ditto's ``SignalEnrichmentFailedException``)."""
     if reply.ok and isinstance(reply.value, dict):
         return reply.value

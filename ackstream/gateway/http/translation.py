@@ -19,16 +19,8 @@ from starlette.datastructures import QueryParams
 from ackstream.gateway import errors
 from ackstream.gateway.http import operations
 from ackstream.protocol.ditto import envelopes
+from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.correlation_ids import unguessable
-from ackstream.protocol.ditto.headers import (
-    CHANNEL,
-    CONTENT_TYPE,
-    CORRELATION_ID,
-    DECLARED_ACKS,
-    DEFINITIONS,
-    external_in,
-    read_headers,
-)
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.permissions import MAX_IDS
 from ackstream.protocol.ditto.twin.things import check_fields_of_thing, check_id, check_policy_members
@@ -42,7 +34,7 @@ if TYPE_CHECKING:
     from ackstream.gateway.http.operations import Match
     from ackstream.settings.access import Proxy
 
-_REFUSED = (DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
+_REFUSED = (names.DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
 _FOR_HEADERS = (*operations.HEADER_PARAMETERS, *_REFUSED)
 """Parameters of Ditto that stand for headers; the last ones are refused as those headers are."""
 
@@ -57,7 +49,7 @@ _JSON_TYPES = (
 )
 """JSON, and media types that are treated as JSON because clients send them by default."""
 
-_OF_HTTP = frozenset({"accept", "reply-to", CONTENT_TYPE, "location", "www-authenticate", "version"})
+_OF_HTTP = frozenset({"accept", "reply-to", names.CONTENT_TYPE, "location", "www-authenticate", "version"})
 """Protocol headers that mean something else in HTTP, or that only the gateway sets."""
 
 GRACE_SECONDS = 10.0
@@ -85,17 +77,17 @@ def read_request_headers(connection: HTTPConnection, proxy: Proxy) -> dict[str, 
     passed = proxy.passed_headers if proxied else _OF_CLIENTS
     given: dict[str, str] = {}
     for name, value in headers:
-        if name not in _OF_HTTP and (name in DEFINITIONS or _passes(passed, name)):
+        if name not in _OF_HTTP and (name in names.DEFINITIONS or _passes(passed, name)):
             if name in given:
                 raise errors.duplicate_header(name)
             given[name] = value
-    taken = external_in(given)
+    taken = names.external_in(given)
     query = connection.query_params
-    parameters = external_in({name: query[name] for name in _FOR_HEADERS if name in query})
+    parameters = names.external_in({name: query[name] for name in _FOR_HEADERS if name in query})
     for name, value in parameters.items():
         if taken.setdefault(name, value) != value:
             raise errors.divergent_header(name)
-    return read_headers(taken)
+    return names.read_headers(taken)
 
 
 _passes = lru_cache(maxsize=1_024)(matches_any)
@@ -124,13 +116,13 @@ def command(
         return _query(match, given, _form(kind, content_type, body) if match.operation.body == "form" else query)
     if kind == "message":
         return _message(match, given, content_type, body)
-    channel = "live" if headers.get(CHANNEL) == "live" else "twin"
+    channel = "live" if headers.get(names.CHANNEL) == "live" else "twin"
     value = UNSET if match.operation.body is None else _json_body(match, given, content_type, body)
     if kind == "create":
         if channel == "live":
             raise errors.live_creation()
         # derived from the correlation-id, so that a retry creates no second thing
-        thing_id = f"{query['namespace']}:{blake2b(headers[CORRELATION_ID].encode(), digest_size=16).hexdigest()}"
+        thing_id = f"{query['namespace']}:{blake2b(headers[names.CORRELATION_ID].encode(), digest_size=16).hexdigest()}"
         value = _thing(value, thing_id, post=True)
     else:
         thing_id = match.values["thingId"]
@@ -146,7 +138,7 @@ def subscribed(match: Match, correlation_id: str) -> envelopes.Envelope:
     topic = ("live", "messages") if match.operation.events == "messages" else ("twin", "events")
     thing_id = match.values.get("thingId")
     found = TopicPath("_", "_", "things", *topic) if thing_id is None else _topic(thing_id, *topic)
-    return envelopes.Envelope(found, {CORRELATION_ID: correlation_id}, match.path)
+    return envelopes.Envelope(found, {names.CORRELATION_ID: correlation_id}, match.path)
 
 
 def _topic(thing_id: str, channel: str, criterion: str, **more: str) -> TopicPath:
@@ -225,10 +217,10 @@ def options_in(query: QueryParams) -> list[str]:
 def _message(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> envelopes.Envelope:
     subject = match.values.get("subject", "claim")
     topic = _topic(match.values["thingId"], "live", "messages", subject=subject)
-    headers[CHANNEL] = "live"
+    headers[names.CHANNEL] = "live"
     value: Raw | UnsetType = UNSET
     if body:
-        headers[CONTENT_TYPE] = content_type or "application/octet-stream"
+        headers[names.CONTENT_TYPE] = content_type or "application/octet-stream"
         value = payload(media_type(content_type), content_type, body)
     return envelopes.Envelope(topic, headers, match.path, value)
 
@@ -261,7 +253,7 @@ def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: b
     if match.operation.body == "merge-patch":
         if kind != operations.MERGE_PATCH:
             raise errors.media_type_unsupported(content_type, operations.MERGE_PATCH)
-        headers[CONTENT_TYPE] = operations.MERGE_PATCH
+        headers[names.CONTENT_TYPE] = operations.MERGE_PATCH
     elif kind not in _JSON_TYPES:
         raise errors.media_type_unsupported(content_type, envelopes.JSON_CONTENT_TYPE)
     parsed, value = _parse(body)

@@ -17,21 +17,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ackstream.jobs.persist import records as wire
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.jobs.persist.publishers import PublisherBatch
-from ackstream.jobs.persist.records import (
-    DAY_MS,
-    MessageRun,
-    PersistResult,
-    RejectedRecord,
-    is_durability_ack,
-    members,
-    message_rows,
-    projected,
-    read_metadata,
-    state_name,
-)
 from ackstream.jobs.persist.state import DAYS_IN_MEMORY, TABLES, PublisherState, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
@@ -69,7 +58,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     limit = settings.persist.max_offsets_per_trigger
     stream = source(spark, settings.kafka, {"messages": EARLIEST}, job=NAME, limit=limit, headers=True)
     deferred = DeferredAcks(spark, settings, Checkpoint(spark, settings.lake.checkpoint(NAME)).planned)
-    query = batches.start(projected(stream), settings.lake, NAME, PersistFold(settings, deferred).write, trigger)
+    query = batches.start(wire.projected(stream), settings.lake, NAME, PersistFold(settings, deferred).write, trigger)
     deferred.follow(query)
     return query
 
@@ -95,18 +84,18 @@ JOB = Job(
 
 
 def fold(
-    records: Iterable[MessageMetadata | MessageRun],
+    records: Iterable[MessageMetadata | wire.MessageRun],
     states: Mapping[str, PublisherState],
     admission: Admission,
     *,
     floor_ms: int,
     batch: int,
-) -> PersistResult:
+) -> wire.PersistResult:
     """Apply the records of a batch to copies of the publishers' states."""
     # ``floor_ms``: the shortest interval of merged acks; records are each partition's in the order of their offsets; a
     # publisher whose records fail has them all refused
     clients, newest = _by_client(records)
-    result = PersistResult([], [], [], {}, set())
+    result = wire.PersistResult([], [], [], {}, set())
 
     def decide(client: str) -> None:
         publisher = PublisherBatch(client, states.get(client), admission, floor_ms, newest)
@@ -123,8 +112,8 @@ def fold(
 
     def refuse(client: str, error: Exception) -> None:
         log.error("The records of the publisher %.80r in batch %d are refused.", client, batch, exc_info=error)
-        for message in (message for item in clients[client] for message in members(item)):
-            result.rejected.append(RejectedRecord(message.partition, message.offset, NOT_PROCESSED))
+        for message in (message for item in clients[client] for message in wire.members(item)):
+            result.rejected.append(wire.RejectedRecord(message.partition, message.offset, NOT_PROCESSED))
             if message.command == "logon":
                 # its publisher waits for an answer, and the next logon may succeed
                 ack = CommandAck(ack_type="processed", status="retry", client=client, cid=message.cid)
@@ -136,19 +125,19 @@ def fold(
 
 
 def _by_client(
-    records: Iterable[MessageMetadata | MessageRun],
-) -> tuple[dict[str, list[MessageMetadata | MessageRun]], int]:
+    records: Iterable[MessageMetadata | wire.MessageRun],
+) -> tuple[dict[str, list[MessageMetadata | wire.MessageRun]], int]:
     """Return the records of each state, and the latest of their times; the order within a partition stays."""
-    clients: dict[str, list[MessageMetadata | MessageRun]] = {}
+    clients: dict[str, list[MessageMetadata | wire.MessageRun]] = {}
     nameless: list[MessageMetadata] = []
     newest = 0
     for item in records:
-        message, timestamp = (item.first, item.newest) if isinstance(item, MessageRun) else (item, item.timestamp)
+        message, timestamp = (item.first, item.newest) if isinstance(item, wire.MessageRun) else (item, item.timestamp)
         newest = max(newest, timestamp)
-        if client := state_name(message.client):
+        if client := wire.state_name(message.client):
             clients.setdefault(client, []).append(item)
         else:
-            nameless += members(item)
+            nameless += wire.members(item)
     if nameless:
         # under the empty name it is only noted which of them were read
         clients[""] = sorted(nameless, key=attrgetter("partition", "offset"))
@@ -184,11 +173,11 @@ class PersistFold:
         self._recall(self._table, headers, batch_id)
         batch = self._table.first + batch_id
         floor_ms = self._settings.persist.interval
-        result = fold(read_metadata(headers), self._states, self._admission, floor_ms=floor_ms, batch=batch)
+        result = fold(wire.read_metadata(headers), self._states, self._admission, floor_ms=floor_ms, batch=batch)
         durable: dict[str, list[CommandAck]] = {}
         arrivals: list[tuple[str, CommandAck]] = []
         for client, ack in result.acks:
-            if is_durability_ack(ack):
+            if wire.is_durability_ack(ack):
                 durable.setdefault(client, []).append(ack)
             else:
                 arrivals.append((client, ack))
@@ -210,25 +199,27 @@ class PersistFold:
 
     def _recall(self, table: StoredStates, headers: pa.Table, batch_id: int) -> None:
         """Forget publishers that have been silent, and load those of the batch that were forgotten."""
-        day = pc.max(headers.column("timestamp")).as_py() // DAY_MS
+        day = pc.max(headers.column("timestamp")).as_py() // wire.DAY_MS
         if day > self._day:
             self._day = day
             recent = {client: state for client, state in self._states.items() if state.day >= day - DAYS_IN_MEMORY}
             table.complete = table.complete and len(recent) == len(self._states)
             self._states = recent
         if not table.complete:
-            clients = {state_name(name) for name in pc.unique(headers.column("client")).to_pylist()}
+            clients = {wire.state_name(name) for name in pc.unique(headers.column("client")).to_pylist()}
             if unknown := clients - self._states.keys():
                 self._states |= table.before(batch_id, unknown)
 
-    def _append_messages(self, frame: DataFrame, result: PersistResult, count: int, query_id: str, batch: int) -> None:
-        rows = message_rows(frame, result.rejected, query_id, batch)
+    def _append_messages(
+        self, frame: DataFrame, result: wire.PersistResult, count: int, query_id: str, batch: int
+    ) -> None:
+        rows = wire.message_rows(frame, result.rejected, query_id, batch)
         tables.append(rows, self._settings.lake, "messages", query_id, batch, count=count)
 
     def _append_states(
         self,
         spark: SparkSession,
-        result: PersistResult,
+        result: wire.PersistResult,
         acks: Mapping[str, Sequence[CommandAck]],
         query_id: str,
         batch: int,

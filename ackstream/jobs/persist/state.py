@@ -10,16 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.window import Window
 
 from ackstream.lake import commits, tables
+from ackstream.protocol import messages as rules
 from ackstream.protocol.durations import read_duration
 from ackstream.protocol.intervals import Interval
-from ackstream.protocol.messages import (
-    CONFLATION_MS,
-    MAX_NUMBER,
-    MAX_SESSION_CHARACTERS,
-    MAX_SESSIONS,
-    SessionRun,
-    read_number,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,10 +63,10 @@ class PublisherState(msgspec.Struct):
     superseded: list[str] = []
     read: dict[int, tuple[int, int]] = {}
     began: int = 0
-    conflation: int = CONFLATION_MS
+    conflation: int = rules.CONFLATION_MS
     window: int = 0
     single: dict[int, str] = {}
-    sessions: list[SessionRun] = []
+    sessions: list[rules.SessionRun] = []
     takeovers: list[tuple[str, str, int]] = []
     completing: list[str | None] = []
 
@@ -92,34 +85,34 @@ class PublisherState(msgspec.Struct):
         # A later one may have been read before, from another partition. As everywhere, a record counts with the latest
         # time of its partition (that of the logon is noted already): a clock that was set back makes no logon earlier
         # than the one before.
-        text = (session or "")[:MAX_SESSION_CHARACTERS]
+        text = (session or "")[: rules.MAX_SESSION_CHARACTERS]
         _, at = self.read[partition]
         latest = at >= self.began or "" in (text, self.session)
         over = text
         if latest:
             over, self.session, self.began = self.session, text, at
         known = dict.fromkeys((*self.superseded, over))
-        self.superseded = [one for one in known if one not in ("", self.session)][-MAX_SESSIONS:]
+        self.superseded = [one for one in known if one not in ("", self.session)][-rules.MAX_SESSIONS :]
         return latest
 
     def take_over(self, store: str | None, watermark: int) -> None:
         """Note the store of the present session; without one it keeps nothing of the session before."""
-        name = (store or "")[:MAX_SESSION_CHARACTERS]
+        name = (store or "")[: rules.MAX_SESSION_CHARACTERS]
         if not self.takeovers or self.takeovers[-1][0] != name:
-            self.takeovers = [*self.takeovers, (name, self.session, watermark)][-MAX_SESSIONS:]
+            self.takeovers = [*self.takeovers, (name, self.session, watermark)][-rules.MAX_SESSIONS :]
 
     def agree(self, conflation: str | None, window: str | None, floor_ms: int) -> int | None:
         """Take over the interval and the window that a logon names; return the interval in force if it changes."""
         # ``floor_ms`` is the shortest interval
         wanted = read_duration(conflation or "")
-        self.conflation = CONFLATION_MS if wanted is None else min(wanted, MAX_CONFLATION_MS)
-        self.window = read_number(window) or 0
+        self.conflation = rules.CONFLATION_MS if wanted is None else min(wanted, MAX_CONFLATION_MS)
+        self.window = rules.read_number(window) or 0
         granted = max(self.conflation, floor_ms)
         return None if conflation is None or wanted == granted else granted
 
     def is_superseded(self, session: str | None) -> bool:
         """Return whether a later publisher of the name has logged on: its numbers count, no longer this one's."""
-        return session is not None and session[:MAX_SESSION_CHARACTERS] in self.superseded
+        return session is not None and session[: rules.MAX_SESSION_CHARACTERS] in self.superseded
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -151,7 +144,7 @@ class StoredStates:
         last, begin = publishers.agg(F.max(F.when(~own, batch)), F.min(F.when(own, batch))).collect()[0]
         last = -1 if last is None else last
         # no more than the files in between are read
-        behind = messages.where(~own & (batch >= last) & (batch < F.lit(MAX_NUMBER if begin is None else begin)))
+        behind = messages.where(~own & (batch >= last) & (batch < F.lit(rules.MAX_NUMBER if begin is None else begin)))
         newest = tables.newest_batch(behind)
         # rows may have been erased, so the versions of the appends count; the rows in a table copied without versions
         following, _ = tables.first_and_newest(tables.newest_versions(spark, self._lake, TABLES), query_id or "")

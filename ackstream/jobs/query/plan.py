@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from ackstream.jobs.query import results
 from ackstream.jobs.query.records import INVALID_TOPIC, WITH_TOPIC, QueryRequest
-from ackstream.jobs.query.results import (
-    Acknowledged,
-    Counted,
-    Deleted,
-    GroupMark,
-    LogDelivered,
-    LogSubscription,
-    Selected,
-    Step,
-)
 from ackstream.protocol import messages, queries
 from ackstream.protocol.dispositions import NOT_ENTITLED
 from ackstream.protocol.messages import CommandAck
@@ -63,7 +54,7 @@ class QueryState(msgspec.Struct):
     """The state that the next batch needs."""
 
     sessions: dict[str, ClientSession] = {}
-    subscriptions: list[LogSubscription] = []
+    subscriptions: list[results.LogSubscription] = []
 
 
 class SubscriptionPlan:
@@ -73,17 +64,19 @@ class SubscriptionPlan:
         """Begin without steps; ``now`` is the broker's time of the newest record, epoch milliseconds."""
         # ``state`` is modified in place; ``known``: the batch of the log up to which subscriptions have received
         # everything; ``newest``: its last one
-        self.steps: list[Step] = []
+        self.steps: list[results.Step] = []
         self.changed = False
         """Whether the state has changed in a way that the next start must know."""
         self._state = state
         self._known, self._newest, self._now = known, newest, now
-        self._deletes: dict[str | None, list[Acknowledged]] = {}
+        self._deletes: dict[str | None, list[results.Acknowledged]] = {}
 
     @property
     def lasting(self) -> bool:
         """Whether the batch must be stored: its results depend on the position of the log, or the state changed."""
-        return self.changed or any(isinstance(step, (Selected, Counted, Deleted)) for step in self.steps)
+        return self.changed or any(
+            isinstance(step, (results.Selected, results.Counted, results.Deleted)) for step in self.steps
+        )
 
     def deliver(self, requests: Iterable[QueryRequest], times: Sequence[int] = ()) -> None:
         """Deliver new messages and due bookmarks to the subscriptions; end the sessions of clients without requests."""
@@ -101,7 +94,7 @@ class SubscriptionPlan:
                 self._end(client)
         subscriptions = tuple(self._state.subscriptions)
         if subscriptions and self._newest > self._known:
-            self.steps.append(LogDelivered(subscriptions, queries.end(self._known), self.newest))
+            self.steps.append(results.LogDelivered(subscriptions, queries.end(self._known), self.newest))
         for subscription in subscriptions:
             if subscription.acknowledged_through < self._newest and self._now >= subscription.due:
                 self._send_bookmark(subscription)
@@ -143,7 +136,7 @@ class SubscriptionPlan:
         """Return the ids of a client's subscriptions."""
         return [one.sub_id for one in self._state.subscriptions if one.client == client]
 
-    def add(self, subscription: LogSubscription) -> None:
+    def add(self, subscription: results.LogSubscription) -> None:
         """Begin a subscription whose client has received the messages up to now."""
         self._state.sessions.setdefault(subscription.client, ClientSession(seen=self._now))
         self.drop(subscription.client, subscription.sub_id)
@@ -157,7 +150,7 @@ class SubscriptionPlan:
         self.changed |= len(kept) < len(self._state.subscriptions)
         self._state.subscriptions = kept
 
-    def note_delete(self, acknowledged: Acknowledged) -> None:
+    def note_delete(self, acknowledged: results.Acknowledged) -> None:
         """Keep the numbered ``persisted`` of a delete, merged with the previous one if both are successes."""
         ack = acknowledged.ack
         runs = self._deletes.setdefault(ack.client, [])
@@ -175,13 +168,13 @@ class SubscriptionPlan:
         self.drop(client, ALL)
         self.changed |= self._state.sessions.pop(client, None) is not None
 
-    def _send_bookmark(self, subscription: LogSubscription) -> None:
+    def _send_bookmark(self, subscription: results.LogSubscription) -> None:
         if not subscription.bookmarked:
             return
         bookmark = queries.bookmark(self.newest, subscription.topic)
         client, sub_id = subscription.client, subscription.sub_id
         ack = CommandAck(ack_type="persisted", client=client, bookmark=bookmark, sub_id=sub_id)
-        self.steps.append(Acknowledged(f"{subscription.origin}/persisted/{bookmark}", ack))
+        self.steps.append(results.Acknowledged(f"{subscription.origin}/persisted/{bookmark}", ack))
         session = self._state.sessions.get(client, ClientSession())
         subscription.acknowledged_through, subscription.due = self._newest, self._now + session.interval_ms
 
@@ -268,13 +261,13 @@ class _Execution:
     def _sow(self, bookmark: str | None = None) -> None:
         self._mark("group_begin")
         if self._command.top_n != 0:
-            self._add(Selected(self._request))
+            self._add(results.Selected(self._request))
         self._mark("group_end")
         self._complete(bookmark)
         self._statistics()
 
     def _sow_delete(self) -> None:
-        self._add(Deleted(self._request))
+        self._add(results.Deleted(self._request))
         self._complete()
         self._statistics()
 
@@ -287,7 +280,7 @@ class _Execution:
         subscription = self._subscription()
         reached = self._plan.newest if stop is None else stop
         if after < reached:
-            self._add(LogDelivered((subscription,), after, reached))
+            self._add(results.LogDelivered((subscription,), after, reached))
             self._plan.changed = True
         if self._request.bookmark is not None:
             self._complete(queries.bookmark(reached, self._request.topic))
@@ -304,10 +297,10 @@ class _Execution:
         bookmark = self._request.bookmark
         return LogSpan(newest) if bookmark is None else queries.span(bookmark, self._request.topic, newest)
 
-    def _subscription(self) -> LogSubscription:
+    def _subscription(self) -> results.LogSubscription:
         request, command = self._request, self._command
         bookmarked = request.bookmark is not None and "persisted" in command.asked
-        return LogSubscription(
+        return results.LogSubscription(
             request.client, request.sub_id, command.cid, request.origin, request.topic, command.filter, bookmarked
         )
 
@@ -320,7 +313,7 @@ class _Execution:
             self._plan.note_delete(self._addressed(ack))
 
     def _mark(self, mark: Literal["group_begin", "group_end"]) -> None:
-        self._add(GroupMark(self._request, self._id(), mark))
+        self._add(results.GroupMark(self._request, self._id(), mark))
 
     def _complete(self, bookmark: str | None = None) -> None:
         for ack in messages.completed(self._command, bookmark):
@@ -328,15 +321,17 @@ class _Execution:
 
     def _statistics(self) -> None:
         if "stats" in self._command.asked:
-            self._add(Counted(self._request, self._id()))
+            self._add(results.Counted(self._request, self._id()))
 
     def _acknowledge(self, ack: CommandAck, sub_id: str | None = None) -> None:
         self._add(self._addressed(ack, sub_id))
 
-    def _addressed(self, ack: CommandAck, sub_id: str | None = None) -> Acknowledged:
-        return Acknowledged(self._id(), msgspec.structs.replace(ack, client=self._request.client, sub_id=sub_id))
+    def _addressed(self, ack: CommandAck, sub_id: str | None = None) -> results.Acknowledged:
+        return results.Acknowledged(
+            self._id(), msgspec.structs.replace(ack, client=self._request.client, sub_id=sub_id)
+        )
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: results.Step) -> None:
         self._plan.steps.append(step)
 
     def _id(self) -> str:

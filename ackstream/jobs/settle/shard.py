@@ -16,19 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ackstream.jobs.settle import records as wire
 from ackstream.jobs.settle.completion import Ignored, Reason, Report
-from ackstream.jobs.settle.records import (
-    STORED,
-    TICK,
-    TOPICS,
-    Settled,
-    is_for_all_shards,
-    known_readers,
-    reader_states,
-    samples_done,
-    undelivered,
-    writer_states,
-)
 from ackstream.jobs.settle.state import NEVER, STATE_VERSION, EarlyReports, Presence, SettleState, Writers
 from ackstream.observe.metrics import OPEN_WRITERS, READERS, Tally
 from ackstream.protocol import messages, readers
@@ -62,7 +51,7 @@ class SettleShard:
         self._ticked = state.tick
 
     def _begin(self) -> None:
-        self._settled = Settled()
+        self._settled = wire.Settled()
         self._done: dict[str, list[Interval]] = {}
         self._starting: dict[str, int] = {}
         self._asking: dict[str, None] = {}
@@ -99,7 +88,7 @@ class SettleShard:
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
-    def process(self, records: Sequence[ReportRecord], watermark: int = 0) -> Settled:
+    def process(self, records: Sequence[ReportRecord], watermark: int = 0) -> wire.Settled:
         """Process records in the order of their times; those before ``watermark`` were read in an earlier batch."""
         self._begin()
         for writer in self._early.writers:
@@ -109,32 +98,32 @@ class SettleShard:
         for record in in_order(records):
             guarded(record, self._decide, self._refuse)
         for writer, runs in self._done.items():
-            self._settled.done += samples_done(writer, self._writers[writer], runs)
+            self._settled.done += wire.samples_done(writer, self._writers[writer], runs)
         shard, lease_ms = (self._index, self._rules.shards), self._rules.reader_lease
         # before the state of a reader that has started again since
         removed = self._removed | {name: at for name, at in self._expired.items() if name not in self._starting}
         self._settled.states += [readers.ReaderRemoved(reader, *shard, epoch) for reader, epoch in removed.items()]
         for reader, epoch in self._starting.items():
-            self._settled.states += reader_states(reader, epoch, shard, watermark, lease_ms, self._writers.all())
+            self._settled.states += wire.reader_states(reader, epoch, shard, watermark, lease_ms, self._writers.all())
         remembered = self._rules.durable_lease if self._rules.durable_lease < NEVER else None
         for writer in self._asking:
             own_roles = self._writers.own_roles(writer)
-            self._settled.states += writer_states(writer, self._writers[writer], own_roles, remembered)
+            self._settled.states += wire.writer_states(writer, self._writers[writer], own_roles, remembered)
         if self._listing:
-            waiting = undelivered(self._writers.all())
+            waiting = wire.undelivered(self._writers.all())
             known = [
                 readers.KnownReader(name, reader.role, reader.durable, reader.present, reader.seen, waiting[name])
                 for name, reader in sorted(self._readers.items())
             ]
             for question in self._listing.items():
-                self._settled.states += known_readers(question, shard, known)
+                self._settled.states += wire.known_readers(question, shard, known)
         return self._settled
 
     def _decide(self, record: ReportRecord) -> None:
-        if record.source == STORED:
+        if record.source == wire.STORED:
             self._store(record)
             return
-        if record.source == TICK:
+        if record.source == wire.TICK:
             self._tick(record.timestamp)
             return
         report = readers.read(record.value or b"")
@@ -158,9 +147,11 @@ class SettleShard:
     def _refuse(self, record: ReportRecord, error: Exception) -> None:
         """Make the row of an unreadable record, or of one that failed: its output matches the state, and stays."""
         if not isinstance(error, RecordError):
-            log.error("A record of %s was ignored (offset %s).", TOPICS[record.source], record.offset, exc_info=error)
+            log.error(
+                "A record of %s was ignored (offset %s).", wire.TOPICS[record.source], record.offset, exc_info=error
+            )
             self._settled.ignore_record(record, "failed", repr(error), self._index)
-        elif self._index == 0 or not is_for_all_shards(record):
+        elif self._index == 0 or not wire.is_for_all_shards(record):
             self._settled.ignore_record(record, "unreadable", str(error))
 
     def _note(self, writer: str, runs: Iterable[Interval]) -> None:
