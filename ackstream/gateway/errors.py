@@ -1,7 +1,5 @@
 """Errors of the HTTP API, one for each entry of ``errors.toml``; arguments fill its ``{}``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope

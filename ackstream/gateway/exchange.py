@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Settings
 
-
 T = TypeVar("T")
 
 

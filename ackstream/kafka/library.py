@@ -4,8 +4,6 @@ They are about partitions without a leader, connecting again, waiting for socket
 keys, ids of producers.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import logging

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Lake
 
-
 TABLE = "messages"
 POSITION = ("batch", "partition", "offset")
 """The columns that order the log."""

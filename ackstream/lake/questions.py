@@ -108,7 +108,6 @@ PARAMETERS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
 }
 """The questions about one thing: its kind with the form of an argument, and the reader of that."""
 
-
 _FILES = [path for plane in PLANES for path in sorted((Path(__file__).parent / "sql" / plane).glob("*.sql"))]
 QUESTIONS = {path.stem: Question(path.stem, path.parent.name, path.read_text("utf-8")) for path in _FILES}
 """The questions by name, plane by plane."""

@@ -1,7 +1,5 @@
 """The JVM jars of ``conf/ivy.xml``, fetched once for a user by PySpark's Ivy, if their hash is in ``jars.sha256``."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """This machine: the files of the installation, Java, private and locked files, and TCP ports with their owners."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -153,7 +153,6 @@ def _late(pulses: Iterable[tuple[str, Pulse]], now: float) -> tuple[str, ...]:
 HEALTH = Health()
 """Signs of life of this process."""
 
-
 LIVE, READY, METRICS = "/health/live", "/health/ready", "/metrics"
 CLIENT_SECONDS = 10.0
 """How long a client may take to send its request, or to read the answer."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.queues import QueueAnswer, QueueRequest
     from ackstream.protocol.readers import ConsumerRecord
 
-
 KEPT, HELD = 1_000, 100_000
 """Maximum number of publishers, readers, queues, and writers per reader; and of messages held per queue."""
 

@@ -3,8 +3,6 @@
 The texts of most are in ``errors.toml``; the errors that people who run ackstream see are in ``ackstream.errors``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType

@@ -4,8 +4,6 @@ Pointers are those of RFC 6901 as Ditto uses them: arrays are values, no pointer
 Eclipse Ditto, ``ImmutableJsonPointer``, ``ImmutableJsonObject``, ``ImmutableJsonFieldSelectorFactory``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache

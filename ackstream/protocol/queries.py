@@ -5,8 +5,6 @@ order, and within a batch the partitions in order. That is a total order which n
 written once. A bookmark belongs to the topic for which it was issued.
 """
 
-from __future__ import annotations
-
 import re
 from hashlib import blake2b
 from typing import Final, NamedTuple

@@ -5,8 +5,6 @@ life of a consumer at a queue: a number that the consumer chooses, a new one eac
 session are numbered from 1 without gaps, so that the consumer recognizes the copies sent after a crash.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeAlias
 

@@ -5,8 +5,6 @@ brokers.md 2.2; ``start``, ``auto`` and ``role`` are additions, as are all other
 ``app-acks``, with the reporting reader or writer as key; answers on ``publisher-acks``, with the addressee as key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeAlias
 

@@ -5,8 +5,6 @@ becomes the header of the message unless the message has one. So it is stored wi
 record header again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any, Final, TypeVar

@@ -4,8 +4,6 @@ Files with them are read again when they change, without a restart. A file that 
 earlier content stays in force. A file is read once it has not changed for half a second, so that no half of it is used.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import threading

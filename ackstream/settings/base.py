@@ -63,7 +63,6 @@ ENDLESS = 2**63 - 1
 Endless = Annotated[int, pydantic.BeforeValidator(lambda value: ENDLESS if value == "never" else milliseconds(value))]
 """A duration, or ``never``: it does not end."""
 
-
 HomePath = pydantic.AfterValidator(lambda path: type(path)(os.path.expanduser(path)))  # noqa: PTH111 - also for texts
 """For places of files: a leading ``~`` is the home directory, as in a shell."""
 

@@ -4,8 +4,6 @@ The terms of connections are those of Eclipse Ditto (sources, targets, reply-tar
 transports are in ``connectivity/transports/``, Ditto's rules of them in ``protocol/ditto/connection_rules.py``.
 """
 
-from __future__ import annotations
-
 from operator import attrgetter
 from typing import Annotated, Literal
 from urllib.parse import urlsplit

@@ -3,8 +3,6 @@
 Durations are held in milliseconds. The meaning of each key is in ``conf/ackstream.toml``.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal, TypeAlias
 

@@ -1,7 +1,5 @@
 """Declaring labels: claims in a log, renewed until they are released; the labels of one client."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

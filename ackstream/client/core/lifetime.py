@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 AGAIN_SECONDS = 3.0
 """The pause before a beginning is repeated that the job has not answered, or could not process."""
 

@@ -1,7 +1,5 @@
 """Stores of clients: the SQLite file that survives a crash, and the unacknowledged messages of a publisher."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -162,7 +162,6 @@ Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
 """The return value of a handler: a ``DittoError`` is the response to a live signal, else a nack for each label;
 ``None`` sends nothing."""
 
-
 Delayed: TypeAlias = tuple[float, Envelope]
 """A message and after how many seconds it is sent."""
 

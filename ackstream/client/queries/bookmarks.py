@@ -3,8 +3,6 @@
 The client remembers the discarded messages; the service reports how far the log has grown (brokers.md 1.1 A22 to A25).
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field

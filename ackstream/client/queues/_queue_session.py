@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.queues import QueueAnswer, QueueRequest
     from ackstream.protocol.readers import SampleOutcome
 
-
 MAX_MISSING = 1_000
 """The most deliveries that one record reports as lost."""
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 UNANSWERED_MS, UNANSWERED_PERIODS = 10_000, 3
 """After this time, and three reports at least, a reader without a confirmation is disconnected."""
 

@@ -1,7 +1,5 @@
 """Reading publishers' messages, and acknowledging each when the application has finished with it."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

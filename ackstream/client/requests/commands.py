@@ -1,7 +1,5 @@
 """Ditto Protocol commands and messages, their addresses and queries (Eclipse Ditto, things protocol specification)."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ackstream.protocol.ditto.topics import TopicPath
 
-
 REMEMBERED = 16_384
 """The number of reply-ids that are remembered. After a crash the sink repeats only its latest records."""
 

@@ -1,7 +1,5 @@
 """Sending requests and receiving their replies."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterable

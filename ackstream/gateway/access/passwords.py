@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Gateway
 
-
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 20
 """Wrong passwords after which there are delays: of an address more, where several people may be."""
 

@@ -6,8 +6,6 @@ issuer is unavailable, its last keys stay. Source of the rules: RFC 7519, RFC 87
 Connect Core 1.0, 3.1.3.7.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

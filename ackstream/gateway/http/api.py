@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ackstream.gateway.middleware.admission import Identity
     from ackstream.settings import Gateway
 
-
 _SEARCHES: tuple[Kind, ...] = ("list", "search", "count")
 REQUEST_SECONDS = 60.0
 """The time within which a client sends a request, from its first byte to its last."""

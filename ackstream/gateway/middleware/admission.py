@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.errors import DittoError
     from ackstream.settings import Gateway, Quota, Settings
 
-
 BURST_SECONDS = 2.0
 """As many requests as are allowed in this time may come at once."""
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ackstream.gateway.exchange import Dependencies
     from ackstream.observe.outcomes import RequestOutcome
 
-
 _CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})
 _OF_TWIN: dict[str, frozenset[Kind]] = {
     names.CONDITION: frozenset({"retrieve", *_CHANGES}),

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     Refused = Callable[[HTTPConnection, DittoError], None]
 
-
 EVENT_LOOP, LOOP_SECONDS, KAFKA_SECONDS = "The event loop", 60.0, 20.0
 """The signs of life of a gateway: its event loop turns, and it reads the ledger and the ends of its topics."""
 

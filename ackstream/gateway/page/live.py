@@ -47,7 +47,6 @@ VIEWERS = 20
 FAILURES = 50
 """Maximum number of failures kept, the latest ones."""
 
-
 RESTART_MS = 60_000
 """A job is missing after this time without a sign of life: its lease (3 s), and its usual restart by a supervisor."""
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     Answer = Callable[[Request], Awaitable[Response]]
 
-
 STORIES = 2
 """As many are read from the tables at a time: each looks through several."""
 

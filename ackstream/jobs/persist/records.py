@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.persist.state import PublisherState
 
-
 DAY_MS = 86_400_000
 NUMBER = r"^(\d{1,18}|[1-8]\d{18})$"
 """Matches only numbers that certainly fit 64 bits."""

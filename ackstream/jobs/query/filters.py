@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import Column
 
-
 MAX_LENGTH: Final = 10_000
 """The maximum length of a filter, in characters."""
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from ackstream.settings import Lake, Settings
     from ackstream.spark.batches import Trigger
 
-
 log = logging.getLogger(__name__)
 
 NAME = "query"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.jobs import QueueSettings
 
-
 MAX_EARLY = 10_000
 """The most settlements that are remembered because their message has not arrived yet; the oldest are forgotten."""
 

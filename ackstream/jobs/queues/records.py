@@ -1,7 +1,5 @@
 """The records of the queues job: messages and consumers' reports that come in, events that go out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias
 

@@ -5,8 +5,6 @@ reader has acknowledged it. A sample that is done stays done. A rejected number 
 counts as acknowledged by everyone. Rules: brokers.md R6, R18 to R20, R25, RTI-30; 4, rule 10.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 

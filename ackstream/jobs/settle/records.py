@@ -34,7 +34,6 @@ OF_READERS = ("reader_start", "reader_alive", "reader_stop", "readers_asked")
 """Types of records that all shards receive: a reader concerns all writers."""
 _READERS_IN_PART = 100
 
-
 E = TypeVar("E")
 
 

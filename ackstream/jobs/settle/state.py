@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Settle
 
-
 MAX_SESSION_RUNS = 1_000
 """As many runs of a writer's retained samples have a known session: the newest."""
 

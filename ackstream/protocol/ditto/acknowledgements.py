@@ -4,8 +4,6 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAdapter``, ``Acknowledgemen
 ``DefaultExceptionToAcknowledgementConverter``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 

@@ -6,8 +6,6 @@ are understood once and remembered; everything unusual, or wrong, is read by ``d
 ``Acknowledgements``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any

@@ -6,8 +6,6 @@ An id that is in use at a client gets a suffix, ``id#0``, ``id#1`` and so on, as
 ``AcknowledgementForwarderActorStarter#startConflictFree``).
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from base64 import urlsafe_b64encode

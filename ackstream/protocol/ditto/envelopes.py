@@ -4,8 +4,6 @@ Keys in the order written: topic, headers, path, value, extra, status, revision,
 path are required. Source of the rules: Eclipse Ditto, ``Adaptable``, ``JsonifiableAdaptable``.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 from array import array

@@ -5,8 +5,6 @@ text. Names are case-insensitive. Source of the rules: Eclipse Ditto, ``DittoHea
 validators, ``ReadJsonArrayHeadersFilter``, ``DittoAckRequestsFilter``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -189,7 +187,6 @@ _SPECIAL: dict[str, Callable[[Any], Any]] = {
         _choice, LIVE_CHANNEL_TIMEOUT_STRATEGY, "LiveChannelTimeoutStrategy", ("fail", USE_TWIN)
     ),
 }
-
 
 _TABLES = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=dict[str, dict[str, Any]])
 UNAVAILABLE_HEADERS: dict[str, str] = _TABLES.pop("unavailable")

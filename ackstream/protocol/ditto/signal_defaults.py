@@ -4,8 +4,6 @@ All rules of timeouts are here. Source of the rules: Eclipse Ditto, ``AbstractCo
 ``AcknowledgementAggregatorActorStarter``, ``StreamingSessionActor``, ``AbstractRoute``, ``MessagesRoute``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 

@@ -7,8 +7,6 @@ less of the text. So a text is read once; each ``?`` may cost a look at each pla
 limited, since every literal of one client's filter against every value of another's could take minutes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import lru_cache

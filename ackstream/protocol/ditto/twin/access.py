@@ -6,8 +6,6 @@ messages and live commands have paths of their own, such as ``/inbox/messages/as
 client in ``ditto-originator``, and sign the record with ``kafka.originator_key``; a header without that is removed.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Iterable
 from functools import lru_cache

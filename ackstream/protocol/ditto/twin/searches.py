@@ -5,8 +5,6 @@ failed to it. Source of the rules: Eclipse Ditto, ``SubscriptionManager``, ``Sub
 ``SearchSourceBuilder``, ``ThingSearchCommandMappingStrategies``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar

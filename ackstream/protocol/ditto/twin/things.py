@@ -4,8 +4,6 @@ Source of the rules: Eclipse Ditto, ``ThingModifyPathMatcher``, ``ThingsModelFac
 ``ThingEventToThingConverter``, ``TopicPathPlaceholder``, ``ResourcePlaceholder``, ``FeaturePlaceholder``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import lru_cache
