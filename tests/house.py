@@ -23,11 +23,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "kafka": (2_041, 8),
     "spark": (3_460, 12),
     "lake": (1_751, 9),
-    "jobs": (10_419, 38),
+    "jobs": (10_411, 38),
     "client": (10_179, 40),
     "observe": (1_452, 7),
-    "gateway": (5_599, 22),
-    "connectivity": (4_383, 15),
+    "gateway": (5_591, 22),
+    "connectivity": (4_376, 15),
     "aio": (593, 2),
     "testing": (791, 4),
     "local": (1_297, 5),
@@ -38,11 +38,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_745, 212
+LINES, MODULES = 52_722, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_801
+CORE_LINES = 34_793
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

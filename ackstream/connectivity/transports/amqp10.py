@@ -99,15 +99,8 @@ MAX_LINKS = 256
 """Links kept for further messages to their addresses."""
 
 _OF_ADDRESS = frozenset({"amqp:not-allowed", "amqp:not-found", "amqp:unauthorized-access"})
-_OF_MESSAGE = frozenset(
-    {
-        "amqp:decode-error",
-        "amqp:invalid-field",
-        "amqp:link:message-size-exceeded",
-        "amqp:not-implemented",
-        "amqp:precondition-failed",
-    }
-)
+_UNFIT = ("decode-error", "invalid-field", "link:message-size-exceeded", "not-implemented", "precondition-failed")
+_OF_MESSAGE = frozenset(f"amqp:{name}" for name in _UNFIT)
 """Conditions that a retry does not change; after any other, such as a full queue, it may. With one of the second kind a
 link is closed because of one message."""
 

@@ -56,19 +56,11 @@ class Operation:
 
 
 _NOT_DELETED = ("/policyId",)
+_FEATURE = "/features/{featureId}"
 _PARTS = (
-    "",
-    "/policyId",
-    "/definition",
-    "/attributes",
-    "/attributes/{attributePath+}",
-    "/features",
-    "/features/{featureId}",
-    "/features/{featureId}/definition",
-    "/features/{featureId}/properties",
-    "/features/{featureId}/properties/{propertyPath+}",
-    "/features/{featureId}/desiredProperties",
-    "/features/{featureId}/desiredProperties/{propertyPath+}",
+    *("", "/policyId", "/definition", "/attributes", "/attributes/{attributePath+}", "/features", _FEATURE),
+    f"{_FEATURE}/definition",
+    *(f"{_FEATURE}/{name}{path}" for name in ("properties", "desiredProperties") for path in ("", "/{propertyPath+}")),
 )
 """The parts of a thing, as templates of their JSON pointers."""
 SEARCH_PARAMETERS = ("filter", "namespaces", "option", "fields")
@@ -103,7 +95,7 @@ def _operations() -> Iterator[Operation]:
     yield Operation("GET", count, "count", parameters=COUNT_PARAMETERS)
     yield Operation("POST", count, "count", body="form")
     yield Operation("POST", f"{THING}/inbox/claim", "message", "/inbox/messages/claim", "any")
-    for of in ("", "/features/{featureId}"):
+    for of in ("", _FEATURE):
         for box in ("inbox", "outbox"):
             whole = f"{of}/{box}/messages"
             part = f"{whole}/{{subject+}}"

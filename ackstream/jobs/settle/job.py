@@ -126,15 +126,7 @@ def records(stream: DataFrame, settings: Settings, keys: Sequence[int]) -> DataF
         ticked(stream, kafka.topic(TICKS))
         .withColumn("source", F.when(F.col("topic") == kafka.topic("stored"), STORED).otherwise(REPORTS))
         .withColumn("report", F.from_json(text, "type STRING, writer STRING, client STRING"))
-        .select(
-            F.explode(to).alias("shard"),
-            "timestamp",
-            "source",
-            "partition",
-            "offset",
-            "value",
-            CLOCK,
-        )
+        .select(F.explode(to).alias("shard"), "timestamp", "source", "partition", "offset", "value", CLOCK)
     )
 
 
