@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from functools import partial
 
 import pytest
-from typer.testing import CliRunner
 
-from ackstream.cli.main import app
 from ackstream.gateway.access.passwords import matches
 from ackstream.kafka import parties, topics
-
-if TYPE_CHECKING:
-    from click.testing import Result
+from tests.cli import commands
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +15,7 @@ def prefixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACKSTREAM_KAFKA_TOPIC_PREFIX", "p-")
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["acls", *arguments])
+run = partial(commands.run, "acls")
 
 
 def test_the_commands_of_all_parties_are_printed():
@@ -80,29 +75,29 @@ def test_they_are_set_on_request_and_what_goes_beyond_is_listed(monkeypatch: pyt
 
 
 def test_the_hash_of_a_password_is_that_of_the_first_line_of_standard_input() -> None:
-    result = CliRunner().invoke(app, ["password"], input="sesame\nopen\n")
+    result = commands.run("password", stdin="sesame\nopen\n")
     assert (result.exit_code, result.stderr) == (0, "")
     assert matches("sesame", result.stdout.strip())
     assert "sesame" not in result.stdout
 
 
 def test_a_password_is_never_an_argument_and_not_empty() -> None:
-    assert CliRunner().invoke(app, ["password", "--password", "sesame"]).exit_code == 2
-    result = CliRunner().invoke(app, ["password"], input="")
+    assert commands.run("password", "--password", "sesame").exit_code == 2
+    result = commands.run("password", stdin="")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "The password is empty" in result.stderr
 
 
 def test_the_topics_are_listed_with_those_who_write_and_read_them():
-    result = CliRunner().invoke(app, ["topics", "--json"])
+    result = commands.run("topics", "--json")
     rows = {row["topic"]: row for row in map(json.loads, result.stdout.splitlines())}
     assert rows.keys() == {f"p-{name}" for name in topics.TOPICS}
     assert rows["p-replies"]["written_by"] == "correlate"
     assert rows["p-acks"]["read_by"] == "correlate"
-    assert "p-queue-deliveries" in CliRunner().invoke(app, ["topics"]).stdout
+    assert "p-queue-deliveries" in commands.run("topics").stdout
 
 
 def test_the_asyncapi_document_is_that_of_the_settings():
-    document = json.loads(CliRunner().invoke(app, ["topics", "--asyncapi"]).stdout)
+    document = json.loads(commands.run("topics", "--asyncapi").stdout)
     assert document["asyncapi"] == "3.0.0"
     assert document["channels"]["signals"]["address"] == "p-signals"

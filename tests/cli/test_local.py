@@ -2,19 +2,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
 
-from ackstream.cli.main import app
 from ackstream.kafka import clients
 from ackstream.local import jars, submit
 from ackstream.settings import Kafka, Settings, load
+from tests.cli.commands import run
 from tests.harness.ports import free_ports
-
-if TYPE_CHECKING:
-    from click.testing import Result
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +22,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setenv("ACKSTREAM_LOCAL_CONTROLLER_PORT", str(controller_port))
     monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", f"localhost:{port}")
     return port
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def test_status_tells_that_nothing_is_there():

@@ -26,6 +26,7 @@ from ackstream.errors import (
     StartError,
     UnreachableError,
 )
+from tests.cli.commands import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,7 +114,7 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_help_shows_what_the_code_says_brackets_included(name: str):
-    shown = " ".join(CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "120"}).output.split())
+    shown = " ".join(run(name, "--help", COLUMNS="120").output.split())
     assert " ".join(COMMANDS[name].help.split()) in shown
     assert "<bool>" not in shown
 
@@ -140,7 +141,7 @@ def test_the_settings_file_may_be_named_for_each_command(tmp_path: Path, *, name
 def test_a_settings_file_that_is_missing_is_wrong_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # the command sets it for the processes it starts
     monkeypatch.setenv("ACKSTREAM_CONF", "")
-    result = CliRunner().invoke(app, ["--settings", str(tmp_path / "none.toml"), "status"])
+    result = run("--settings", str(tmp_path / "none.toml"), "status")
     assert result.exit_code == 2
     assert "none.toml does not exist; correct --settings or ACKSTREAM_CONF" in result.stderr
 
@@ -172,7 +173,7 @@ def test_a_shell_completes_commands_options_and_arguments(words: str, completed:
 
 
 def test_without_a_command_the_help_is_shown():
-    result = CliRunner().invoke(app, [])
+    result = run()
     assert "Usage" in result.output
     for command in ("up", "down", "status", "jars", "submit", "conformance"):
         assert f" {command} " in result.output
@@ -198,25 +199,25 @@ def ending(monkeypatch: pytest.MonkeyPatch, end: Any) -> list[Any]:
 @pytest.mark.parametrize(("good", "code"), [(True, 0), (False, 1)])
 def test_the_exit_code_tells_whether_it_adds_up(monkeypatch: pytest.MonkeyPatch, *, good: bool, code: int):
     asked = ending(monkeypatch, good)
-    assert CliRunner().invoke(app, ["demo"]).exit_code == code
+    assert run("demo").exit_code == code
     assert asked == [(2_000, 50, False)]
 
 
 def test_the_number_and_the_rate_may_be_chosen(monkeypatch: pytest.MonkeyPatch):
     asked = ending(monkeypatch, end=True)
-    CliRunner().invoke(app, ["demo", "--commands", "10", "--rate", "5", "--secure"])
+    run("demo", "--commands", "10", "--rate", "5", "--secure")
     assert asked == [(10, 5, True)]
 
 
 def test_ctrl_c_is_a_sentence_and_the_code_of_shells(monkeypatch: pytest.MonkeyPatch):
     ending(monkeypatch, KeyboardInterrupt())
-    result = CliRunner().invoke(app, ["demo"])
+    result = run("demo")
     assert result.exit_code == 130
     assert result.stdout == "Stopped; nothing is left running.\n"
 
 
 def test_what_is_missing_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
     ending(monkeypatch, LocalError("No Java was found."))
-    result = CliRunner().invoke(app, ["demo"])
+    result = run("demo")
     assert result.exit_code == 1
     assert result.stderr == "No Java was found.\n"

@@ -18,12 +18,12 @@ from ackstream.client import Receipt, RefusedError
 from ackstream.client.reading.samples import Sample
 from ackstream.settings.jobs import QueueSettings
 from ackstream.testing import QueueSystem
+from tests.cli.commands import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from click.testing import Result
     from typing_extensions import Self
 
 AT = 1_795_000_000_000
@@ -33,10 +33,6 @@ AT = 1_795_000_000_000
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "UTC")
-
-
-def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(app, arguments, input=stdin)
 
 
 # -- publish ----------------------------------------------------------------------------------------------------------

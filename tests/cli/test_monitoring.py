@@ -2,27 +2,21 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from kafka import KafkaProducer
-from typer.testing import CliRunner
 
-from ackstream.cli.main import app
 from ackstream.jobs.correlate import job
 from ackstream.jobs.correlate.job import InFlight
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe import outcomes
 from ackstream.settings import Kafka, Settings
-from ackstream.spark import session
+from tests.cli.commands import rows, run
 from tests.harness import ledgers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-    from click.testing import Result
 
 
 SECOND = 1_000
@@ -32,23 +26,6 @@ SECOND = 1_000
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-
-
-@pytest.fixture
-def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def none(*_: Any) -> Iterator[None]:
-        yield None
-
-    monkeypatch.setattr(session, "quiet_session", none)
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
-
-
-def rows(result: Result) -> list[list[str]]:
-    return [line.split() for line in result.stdout.splitlines()]
 
 
 # -- watch ------------------------------------------------------------------------------------------------------------

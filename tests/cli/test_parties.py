@@ -7,19 +7,16 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
 
 from ackstream import client
-from ackstream.cli.main import app
 from ackstream.client import Command, Reply, Responder
 from ackstream.protocol.ditto.labels import parse_declared
 from ackstream.testing import RequestSystem
+from tests.cli.commands import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from click.testing import Result
 
 
 class Requests:
@@ -50,10 +47,6 @@ def requests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Requests:
     requests = Requests()
     monkeypatch.setattr(client, "Responder", requests)
     return requests
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def test_a_label_is_acknowledged_until_there_were_enough(requests: Requests) -> None:

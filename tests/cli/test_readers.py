@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from ackstream import client
-from ackstream.cli.main import app
 from ackstream.client import SettleTimeout
 from ackstream.protocol.readers import KnownReader
+from tests.cli.commands import run
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +23,7 @@ def test_a_reader_is_forgotten_by_its_name(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         client, "delete_durable_subscription", lambda _kafka, *, name, timeout: removed.append((name, timeout))
     )
-    result = CliRunner().invoke(app, ["readers", "forget", "billing[old]", "--timeout", "5s"])
+    result = run("readers", "forget", "billing[old]", "--timeout", "5s")
     assert (result.exit_code, result.stdout) == (0, "The reader billing[old] is removed.\n")
     assert removed == [("billing[old]", 5)]
 
@@ -34,7 +33,7 @@ def test_a_reader_that_settle_does_not_remove_is_an_error(monkeypatch: pytest.Mo
         raise SettleTimeout("Start the job.")
 
     monkeypatch.setattr(client, "delete_durable_subscription", remove)
-    result = CliRunner().invoke(app, ["readers", "forget", "billing"])
+    result = run("readers", "forget", "billing")
     assert (result.exit_code, result.stderr) == (3, "Start the job.\n")
 
 
@@ -45,12 +44,12 @@ def test_readers_are_listed_with_how_long_they_were_silent_and_what_is_kept(monk
         KnownReader("l1", "Logger", present=False, seen=now - 500),
     ]
     monkeypatch.setattr(client, "known_readers", lambda _kafka, *, timeout: known if timeout == 60 else [])
-    result = CliRunner().invoke(app, ["readers", "list"], env={"COLUMNS": "120"})
+    result = run("readers", "list", COLUMNS="120")
     head, first, second = (line.split() for line in result.stdout.splitlines())
     assert head == ["reader", "kind", "role", "silent", "for", "not", "acknowledged"]
     assert first == ["billing[old]", "durable", "2160h", "12,000"]
     assert second[:3] == ["l1", "gone", "Logger"]
-    lines = [json.loads(line) for line in CliRunner().invoke(app, ["readers", "list", "--json"]).stdout.splitlines()]
+    lines = [json.loads(line) for line in run("readers", "list", "--json").stdout.splitlines()]
     assert [(line["reader"], line["durable"], line["present"]) for line in lines] == [
         ("billing[old]", True, True),
         ("l1", False, False),

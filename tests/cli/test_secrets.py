@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from typer.testing import CliRunner
 
 from ackstream.cli.main import app
+from tests.cli.commands import run
 from tests.harness.ports import free_ports
 
 PLANTED = "hunter2-4711"
@@ -158,7 +158,7 @@ def test_a_command_that_fails_at_the_settings_does_not_print_them(
     (tmp_path / "wrong.toml").write_text(text.replace(right, wrong), "utf-8")
     monkeypatch.chdir(directory)
     monkeypatch.setenv("ACKSTREAM_CONF", str(tmp_path / "wrong.toml"))
-    result = CliRunner().invoke(app, ["status"])
+    result = run("status")
     assert result.exit_code == 2
     assert PLANTED not in result.output
 
@@ -167,7 +167,7 @@ def test_a_variable_that_is_not_json_is_not_printed(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     text = json.dumps([{"id": "m", "type": "mqtt", "password": PLANTED}])[:-1]
     monkeypatch.setenv("ACKSTREAM_CONNECTIONS", text)
-    result = CliRunner().invoke(app, ["status"])
+    result = run("status")
     assert "ACKSTREAM_CONNECTIONS is not JSON" in result.stderr
     assert PLANTED not in result.output
 

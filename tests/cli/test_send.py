@@ -2,20 +2,19 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
 
 from ackstream import client
-from ackstream.cli.main import app
 from ackstream.client import NoReplyExpectedError, Reply, RequestTimeout, Stored
 from ackstream.protocol.ditto.requests import read_request
+from tests.cli import commands
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
     from typing_extensions import Self
 
     from ackstream.protocol.ditto.envelopes import Envelope
@@ -84,8 +83,7 @@ def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Service:
     return service
 
 
-def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(app, ["send", *arguments], input=stdin)
+run = partial(commands.run, "send")
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from ackstream.cli.main import app
 from ackstream.kafka import clients
+from tests.cli.commands import run
 from tests.harness.ports import free_ports
 
 
@@ -17,7 +16,7 @@ def _no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_connections_there_is_nothing_to_run() -> None:
-    result = CliRunner().invoke(app, ["connect"])
+    result = run("connect")
     assert result.exit_code == 2
     assert "[[connections]]" in result.stderr
 
@@ -27,24 +26,24 @@ def test_without_the_system_s_broker_it_says_what_to_do(monkeypatch: pytest.Monk
     monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", f"localhost:{port}")
     monkeypatch.setenv("ACKSTREAM_CONNECTIONS", json.dumps([{"id": "plant", "type": "mqtt"}]))
     monkeypatch.setitem(clients._COMMON, "bootstrap_timeout_ms", 200)
-    result = CliRunner().invoke(app, ["connect"])
+    result = run("connect")
     assert result.exit_code == 3
     assert "ackstream up" in result.stderr
 
 
 def test_an_open_gateway_on_an_address_others_reach_does_not_start() -> None:
-    result = CliRunner().invoke(app, ["gateway"], env={"ACKSTREAM_GATEWAY_HOST": "0.0.0.0"})
+    result = run("gateway", ACKSTREAM_GATEWAY_HOST="0.0.0.0")
     assert result.exit_code == 2
     assert "gateway.host" in result.stderr
     assert "gateway.users" in result.stderr
 
 
 def test_without_kafka_it_says_what_to_do() -> None:
-    result = CliRunner().invoke(app, ["gateway"], env={"ACKSTREAM_KAFKA_BOOTSTRAP": "localhost:1"})
+    result = run("gateway", ACKSTREAM_KAFKA_BOOTSTRAP="localhost:1")
     assert result.exit_code == 3
     assert "ackstream up" in result.stderr
 
 
 def test_without_routes_the_command_says_what_to_add() -> None:
-    result = CliRunner().invoke(app, ["route"])
+    result = run("route")
     assert (result.exit_code, "add [[routes]]" in result.stderr) == (2, True)

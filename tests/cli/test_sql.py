@@ -7,20 +7,16 @@ import os
 import re
 import signal
 import threading
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
 
-from ackstream.cli.main import app
 from ackstream.cli.tables import SHOWN
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.settings import Lake
+from tests.cli import commands
 from tests.lake import planes
-
-if TYPE_CHECKING:
-    from click.testing import Result
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -39,8 +35,7 @@ def _here(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACKSTREAM_LAKE_PATH", lake.path)
 
 
-def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(app, ["sql", *arguments], input=stdin)
+run = partial(commands.run, "sql")
 
 
 QUERY = "SELECT client, seq, value, received_at FROM messages WHERE seq < 3 ORDER BY seq"

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from ackstream.cli.main import app
 from ackstream.local import jars, machine, submit
 from jobs.together import __main__ as together
-
-if TYPE_CHECKING:
-    from click.testing import Result
+from tests.cli import commands
 
 DESTINATIONS = json.dumps([{"name": "copy", "path": "/copy", "type": "async"}])
 Ran = list[tuple[list[str], dict[str, str]]]
@@ -31,8 +28,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
     return found
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["submit", *arguments])
+run = partial(commands.run, "submit")
 
 
 def entries(command: list[str]) -> dict[str, str]:
@@ -134,7 +130,7 @@ def test_a_destination_is_checked_before_spark_starts(monkeypatch: pytest.Monkey
 
 def test_a_standby_is_an_argument_of_the_job_and_refused_where_there_is_none(ran: Ran, monkeypatch: pytest.MonkeyPatch):
     assert run("correlate", "--standby").exit_code == 0
-    assert CliRunner().invoke(app, ["run", "twin", "settle", "--standby"]).exit_code == 0
+    assert commands.run("run", "twin", "settle", "--standby").exit_code == 0
     (alone, _), (several, _) = ran
     assert alone[-2:] == [str(machine.entry_point("correlate")), "--standby"]
     assert several[-4:] == [together.__file__, "twin", "settle", "--standby"]
@@ -165,7 +161,7 @@ def test_which_entries_the_settings_and_options_make_is_shown_but_not_their_valu
 
 
 def test_several_jobs_run_in_one_session(ran: Ran):
-    result = CliRunner().invoke(app, ["run", "correlate", "twin", "correlate"])
+    result = commands.run("run", "correlate", "twin", "correlate")
     assert result.exit_code == 0, result.stderr
     ((command, _),) = ran
     assert following(command, "--name") == "ackstream correlate+twin"
@@ -175,7 +171,7 @@ def test_several_jobs_run_in_one_session(ran: Ran):
 
 @pytest.mark.parametrize("name", ["mirror", "corelate"])
 def test_what_cannot_run_with_others_is_refused(ran: Ran, name: str):
-    result = CliRunner().invoke(app, ["run", "correlate", name])
+    result = commands.run("run", "correlate", name)
     assert (result.exit_code, ran) == (2, [])
     assert result.stderr.startswith(f"'{name}' cannot be run with others: the jobs are archive, correlate, persist,")
 

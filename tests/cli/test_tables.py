@@ -1,27 +1,22 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
 
 from ackstream.cli import tables as tables_cli
-from ackstream.cli.main import app
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import maintenance
 from ackstream.lake import questions as lake_questions
 from ackstream.settings import Lake, Settings
 from ackstream.spark import migration, session
 from ackstream.spark.migration import Migration
+from tests.cli.commands import rows, run
 from tests.lake import empty, records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from click.testing import Result
     from pyspark.sql import SparkSession
 
 
@@ -32,29 +27,12 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def none(*_: Any) -> Iterator[None]:
-        yield None
-
-    monkeypatch.setattr(session, "quiet_session", none)
-
-
-@pytest.fixture
 def filled(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     lake = Lake(path=str(tmp_path / "lake"))
     monkeypatch.setenv("ACKSTREAM_LAKE_PATH", lake.path)
     empty.create(spark, lake)
     ArchiveFold(lake).write(records.frame(spark, [records.outcome(1), records.outcome(2)]), 0, "query")
     return lake
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
-
-
-def rows(result: Result) -> list[list[str]]:
-    return [line.split() for line in result.stdout.splitlines()]
 
 
 # -- outcomes ---------------------------------------------------------------------------------------------------------
