@@ -11,17 +11,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.aio import (
-    AsyncClient,
-    AsyncMessageStream,
-    AsyncPublisher,
-    AsyncQueryClient,
-    AsyncQueueConsumer,
-    AsyncRequester,
-    AsyncResponder,
-    AsyncSampleReader,
-    AsyncSubscriber,
-)
+from ackstream import aio
 from ackstream.aio._base import Calls
 from ackstream.client import (
     BadParameterError,
@@ -50,8 +40,8 @@ from tests.client.reading.test_sample_reader import _publish
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 TWINS = (
-    *(AsyncRequester, AsyncPublisher, AsyncResponder, AsyncSubscriber),
-    *(AsyncSampleReader, AsyncQueueConsumer, AsyncQueryClient),
+    *(aio.AsyncRequester, aio.AsyncPublisher, aio.AsyncResponder, aio.AsyncSubscriber),
+    *(aio.AsyncSampleReader, aio.AsyncQueueConsumer, aio.AsyncQueryClient),
 )
 
 
@@ -77,7 +67,7 @@ class Slow(Client):
         self._life.close()
 
 
-class AsyncSlow(AsyncClient[Slow]):
+class AsyncSlow(aio.AsyncClient[Slow]):
     pass
 
 
@@ -85,7 +75,7 @@ class AsyncSlow(AsyncClient[Slow]):
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
-def test_a_twin_takes_the_arguments_of_its_client_and_no_others(twin: type[AsyncClient[Any]]) -> None:
+def test_a_twin_takes_the_arguments_of_its_client_and_no_others(twin: type[aio.AsyncClient[Any]]) -> None:
     first, *options = inspect.signature(twin._kind).parameters.values()
     given = {option.name: "x" for option in options if option.default is inspect.Parameter.empty}
     twin("localhost:9092", **given)
@@ -98,7 +88,7 @@ def test_a_twin_takes_the_arguments_of_its_client_and_no_others(twin: type[Async
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
-def test_a_twin_and_its_methods_have_the_signatures_of_the_client(twin: type[AsyncClient[Any]]) -> None:
+def test_a_twin_and_its_methods_have_the_signatures_of_the_client(twin: type[aio.AsyncClient[Any]]) -> None:
     assert _parameters(twin) == _parameters(twin._kind)
     for name, method in vars(twin).items():
         if hasattr(method, "__wrapped__") and name not in ("__init__", "request"):
@@ -106,7 +96,9 @@ def test_a_twin_and_its_methods_have_the_signatures_of_the_client(twin: type[Asy
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
-def test_a_type_checker_knows_the_arguments_of_a_twin_and_what_its_block_gives(twin: type[AsyncClient[Any]]) -> None:
+def test_a_type_checker_knows_the_arguments_of_a_twin_and_what_its_block_gives(
+    twin: type[aio.AsyncClient[Any]],
+) -> None:
     assert {twin.__aenter__.__annotations__["return"], twin._kind.__enter__.__annotations__["return"]} == {"Self"}
     for kind in (twin, twin._kind):
         functions = [value for name, value in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"]
@@ -121,7 +113,7 @@ def _parameters(function: Any) -> list[tuple[str, Any, Any]]:
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
-def test_a_twin_has_the_methods_of_its_client(twin: type[AsyncClient[Any]]) -> None:
+def test_a_twin_has_the_methods_of_its_client(twin: type[aio.AsyncClient[Any]]) -> None:
     methods = {name for name, value in inspect.getmembers(twin._kind, inspect.isfunction) if not name.startswith("_")}
     without_waiting = {"is_sample_app_acknowledged", "first_unacknowledged"}
     assert methods - set(dir(twin)) <= without_waiting
@@ -136,7 +128,7 @@ def test_a_callback_that_is_a_coroutine_function_runs_in_the_loop(monkeypatch: p
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(AsyncResponder, "_kind", Failing)
+    monkeypatch.setattr(aio.AsyncResponder, "_kind", Failing)
 
     async def main() -> Any:
         errors: asyncio.Queue[Any] = asyncio.Queue()
@@ -144,7 +136,7 @@ def test_a_callback_that_is_a_coroutine_function_runs_in_the_loop(monkeypatch: p
         async def note(error: Exception) -> None:
             await errors.put(error.__cause__)
 
-        async with AsyncResponder("b", handler=print, on_error=note):
+        async with aio.AsyncResponder("b", handler=print, on_error=note):
             return await asyncio.wait_for(errors.get(), PATIENCE_SECONDS)
 
     assert isinstance(asyncio.run(main()), ZeroDivisionError)
@@ -157,7 +149,7 @@ def test_a_coroutine_function_is_called_with_the_state_of_the_connection(monkeyp
     async def main() -> str:
         states: asyncio.Queue[str] = asyncio.Queue()
         connection = FakeConnection(link=service)
-        async with AsyncQueueConsumer(connection, queue="q", name="A", on_connection=states.put):
+        async with aio.AsyncQueueConsumer(connection, queue="q", name="A", on_connection=states.put):
             return await asyncio.wait_for(states.get(), PATIENCE_SECONDS)
 
     assert asyncio.run(main()) == "connected"
@@ -165,7 +157,7 @@ def test_a_coroutine_function_is_called_with_the_state_of_the_connection(monkeyp
 
 def test_a_twin_that_is_not_connected_says_so() -> None:
     with pytest.raises(PreconditionNotMetError, match="This AsyncRequester is not connected"):
-        AsyncRequester("localhost:9092").send(COMMAND)
+        aio.AsyncRequester("localhost:9092").send(COMMAND)
 
 
 def test_the_loop_goes_on_while_a_client_connects_and_an_entry_that_is_cancelled_leaves_nothing_open() -> None:
@@ -188,7 +180,7 @@ def test_a_block_that_raises_closes_the_client() -> None:
     requester = RequestSystem().requester()
 
     async def main() -> None:
-        async with AsyncRequester.over(requester) as twin:
+        async with aio.AsyncRequester.over(requester) as twin:
             assert twin.client is requester
             assert not await twin.wait_closed(0)
             raise LookupError
@@ -245,7 +237,7 @@ def test_a_wait_that_is_cancelled_leaves_its_request_to_the_service() -> None:
     system = RequestSystem()
 
     async def main() -> None:
-        async with AsyncRequester.over(system.requester()) as requester:
+        async with aio.AsyncRequester.over(system.requester()) as requester:
             waiting = asyncio.ensure_future(requester.request(COMMAND, acks=["a:a"], timeout="2s"))
             await asyncio.sleep(0)
             waiting.cancel()
@@ -270,7 +262,7 @@ def test_messages_of_many_tasks_have_the_order_of_their_calls(service: Service) 
     assert service
 
     async def main() -> list[int]:
-        async with AsyncPublisher("b", name="p1", window=3) as publisher:
+        async with aio.AsyncPublisher("b", name="p1", window=3) as publisher:
             calls = [publisher.publish_await_acknowledgement(b"%d" % number, context=number) for number in range(30)]
             receipts = await asyncio.gather(*calls)
             more = await publisher.publish_many([b"31", b"32"], topic="orders")
@@ -290,7 +282,7 @@ def test_the_loop_goes_on_while_the_window_is_full_and_closing_ends_the_wait(
     monkeypatch.setattr(memory.Obliging, "answer", _silenced(memory.Obliging.answer, silent))
 
     async def main() -> None:
-        async with AsyncPublisher("b", name="p1", window=1, ack_timeout=60.0) as publisher:
+        async with aio.AsyncPublisher("b", name="p1", window=1, ack_timeout=60.0) as publisher:
             silent.set()
             first = await publisher.publish(b"1")
             second = asyncio.ensure_future(publisher.publish(b"2"))
@@ -312,7 +304,7 @@ def test_a_publisher_that_loses_messages_at_its_end_says_so_and_hides_no_other_e
     brokers = Brokers()
 
     async def main() -> None:
-        async with AsyncPublisher(brokers, name="p1") as publisher:
+        async with aio.AsyncPublisher(brokers, name="p1") as publisher:
             brokers[0].pending, brokers[0].away = [], True
             await publisher.publish(b"1")
             if error is not None:
@@ -325,7 +317,7 @@ def test_a_publisher_that_loses_messages_at_its_end_says_so_and_hides_no_other_e
 
 def test_receipts_that_nobody_awaits_print_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with AsyncPublisher(brokers, name="p1") as publisher:
+        async with aio.AsyncPublisher(brokers, name="p1") as publisher:
             brokers[0].pending, brokers[0].away = [], True
             await publisher.publish(b"1")
             await publisher.publish_many([b"2", b"3"])
@@ -357,7 +349,7 @@ def test_a_stream_is_iterated_over_to_its_end_and_its_acknowledgements_are_await
     stream = _stream()
 
     async def main() -> list[bytes | None]:
-        twin = AsyncMessageStream(stream)
+        twin = aio.AsyncMessageStream(stream)
         waiting = asyncio.ensure_future(twin.receive())
         await asyncio.sleep(0)
         _add(stream, _message(2, "sow"), _message(1, "sow"))
@@ -375,7 +367,7 @@ def test_a_wait_for_a_message_that_is_cancelled_loses_none() -> None:
     stream = _stream()
 
     async def main() -> list[bytes | None]:
-        twin, found = AsyncMessageStream(stream), []
+        twin, found = aio.AsyncMessageStream(stream), []
         for number in range(1, 6):
             for _ in range(2):
                 with pytest.raises(asyncio.TimeoutError):
@@ -394,7 +386,7 @@ def test_two_tasks_share_a_stream_without_getting_a_message_twice() -> None:
     stream = _stream()
 
     async def main() -> list[list[bytes | None]]:
-        twin = AsyncMessageStream(stream)
+        twin = aio.AsyncMessageStream(stream)
 
         async def take() -> list[bytes | None]:
             return [message.value async for message in twin]
@@ -414,7 +406,7 @@ def test_an_error_that_ends_a_stream_is_raised_where_it_is_awaited() -> None:
     stream.end(CommandTimeout("gone"))
 
     async def main() -> None:
-        twin = AsyncMessageStream(stream)
+        twin = aio.AsyncMessageStream(stream)
         for _ in range(2):
             with pytest.raises(CommandTimeout):
                 await twin.receive()
@@ -427,7 +419,7 @@ def test_a_sample_is_acknowledged_when_the_next_one_is_asked_for_and_not_if_its_
     acknowledged: list[int] = []
 
     async def main() -> SampleReader:
-        async with AsyncSampleReader("b", name="r1") as twin:
+        async with aio.AsyncSampleReader("b", name="r1") as twin:
             async for sample in twin:
                 acknowledged.append(twin.client.statistics.acknowledged)
                 if sample.seq == 3:
@@ -443,7 +435,7 @@ def test_a_reader_takes_reads_and_lends_samples_as_its_client_does(service: Serv
     assert service
 
     async def main() -> None:
-        async with AsyncSampleReader("b", name="r1", qos=ReaderQos(kind="application-explicit")) as twin:
+        async with aio.AsyncSampleReader("b", name="r1", qos=ReaderQos(kind="application-explicit")) as twin:
             (first,) = await twin.take(1, None)
             (second,) = await twin.read(1, None)
             assert (first.seq, second.seq) == (1, 2)
@@ -464,7 +456,7 @@ def test_a_cancelled_wait_for_samples_has_taken_none(service: Service, kind: str
     assert service
 
     async def main() -> list[list[int]]:
-        async with AsyncSampleReader("b", name="r1") as twin:
+        async with aio.AsyncSampleReader("b", name="r1") as twin:
             assert len(await twin.take()) == 3
 
             async def access(timeout: float | None) -> list[int]:
@@ -491,7 +483,7 @@ def test_a_wait_for_a_message_may_have_a_limit(service: Service) -> None:
     assert service
 
     async def main() -> list[str]:
-        async with AsyncQueueConsumer("b", queue="q", name="A") as consumer:
+        async with aio.AsyncQueueConsumer("b", queue="q", name="A") as consumer:
             found = [await consumer.receive(PATIENCE_SECONDS) for _ in range(2)]
             consumer.stop()
             assert await consumer.receive(0.01) is None
@@ -507,7 +499,7 @@ def test_closing_a_reader_or_a_consumer_ends_its_iteration(service: Service) -> 
 
     async def main() -> list[int]:
         found = []
-        for twin in (AsyncSampleReader("b", name="r1"), AsyncQueueConsumer("b", queue="q", name="A")):
+        for twin in (aio.AsyncSampleReader("b", name="r1"), aio.AsyncQueueConsumer("b", queue="q", name="A")):
             async with twin:
                 messages = [await anext(twin) for _ in range(3)]
                 waiting = asyncio.ensure_future(twin.receive())
@@ -524,12 +516,12 @@ def test_who_closes_in_the_iteration_ends_it_and_publishes_nothing_more(service:
 
     async def main() -> int:
         found = 0
-        for twin in (AsyncSampleReader("b", name="r1"), AsyncQueueConsumer("b", queue="q", name="A")):
+        for twin in (aio.AsyncSampleReader("b", name="r1"), aio.AsyncQueueConsumer("b", queue="q", name="A")):
             async with twin:
                 async for _ in twin:
                     found += 1
                     await twin.close()
-        async with AsyncPublisher("b", name="p1") as publisher:
+        async with aio.AsyncPublisher("b", name="p1") as publisher:
             await publisher.close()
             with pytest.raises(PublisherClosedError):
                 await publisher.publish(b"1")
@@ -541,7 +533,7 @@ def test_who_closes_in_the_iteration_ends_it_and_publishes_nothing_more(service:
 def test_a_consumer_that_settles_by_itself_accepts_a_message_when_the_next_one_is_asked_for(service: Service) -> None:
     async def main() -> list[list[str]]:
         settled = []
-        async with AsyncQueueConsumer("b", queue="q", name="A", mode="auto") as consumer:
+        async with aio.AsyncQueueConsumer("b", queue="q", name="A", mode="auto") as consumer:
             for _ in range(3):
                 assert await consumer.receive()
                 settled.append(service.settled())
@@ -564,7 +556,7 @@ def test_a_coroutine_function_handles_messages_in_the_loop_one_after_the_other(s
             if len(seen) == 3:
                 handled.set()
 
-        async with AsyncQueueConsumer("b", queue="q", name="A", handler=handle, mode="auto"):
+        async with aio.AsyncQueueConsumer("b", queue="q", name="A", handler=handle, mode="auto"):
             await asyncio.wait_for(handled.wait(), PATIENCE_SECONDS)
 
     asyncio.run(main())
@@ -584,7 +576,7 @@ def test_a_handler_may_close_its_client_and_may_be_anything_that_returns_what_is
                 await twin.close()
                 closed.set()
 
-        twin = AsyncQueueConsumer("b", queue="q", name="A", handler=Handler(), mode="auto")
+        twin = aio.AsyncQueueConsumer("b", queue="q", name="A", handler=Handler(), mode="auto")
         async with twin:
             await asyncio.wait_for(closed.wait(), PATIENCE_SECONDS)
 
@@ -614,13 +606,13 @@ def test_a_handler_that_is_called_before_the_client_is_there_may_close_it(monkey
             self._thread.join()
             self._life.close()
 
-    monkeypatch.setattr(AsyncResponder, "_kind", Eager)
+    monkeypatch.setattr(aio.AsyncResponder, "_kind", Eager)
 
     async def main() -> bool:
         async def handle(_message: str) -> None:
             await twin.close()
 
-        twin = AsyncResponder("b", handler=handle)
+        twin = aio.AsyncResponder("b", handler=handle)
         async with twin:
             return await twin.wait_closed(PATIENCE_SECONDS)
 
@@ -645,9 +637,9 @@ def test_commands_of_a_query_client_are_awaited() -> None:
             self._life.close()
 
     async def main() -> None:
-        async with AsyncQueryClient.over(Queries()) as client:  # type: ignore[arg-type]
+        async with aio.AsyncQueryClient.over(Queries()) as client:  # type: ignore[arg-type]
             stream = await client.subscribe("orders", "/price > 1", bookmark="EPOCH")
-            assert isinstance(stream, AsyncMessageStream)
+            assert isinstance(stream, aio.AsyncMessageStream)
             await client.sow("orders", top_n=1)
             await client.sow_and_subscribe("orders", sub_id="mine")
             await client.unsubscribe(stream)
@@ -690,7 +682,7 @@ def test_a_coroutine_function_handles_the_messages_of_a_subscription_in_the_loop
                 both.set()
 
         queries = Queries()
-        async with AsyncQueryClient.over(queries) as client:  # type: ignore[arg-type]
+        async with aio.AsyncQueryClient.over(queries) as client:  # type: ignore[arg-type]
             await client.subscribe("orders", handler=handle)
             await asyncio.wait_for(both.wait(), PATIENCE_SECONDS)
         queries.reader.join()
@@ -714,7 +706,7 @@ def test_a_stream_with_much_at_hand_leaves_other_tasks_their_turns() -> None:
                 turns += 1
 
         counting = asyncio.ensure_future(count())
-        seen = len([message async for message in AsyncMessageStream(stream)])
+        seen = len([message async for message in aio.AsyncMessageStream(stream)])
         counting.cancel()
         return seen, turns
 

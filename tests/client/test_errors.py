@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from ackstream.client.errors import (
-    BadFilterError,
-    ClosedError,
-    GapError,
-    NoSubscriptionMatchError,
-    RefusedError,
-    RequestTimeout,
-    StoreError,
-)
+from ackstream.client import errors
 from ackstream.errors import MissingExtraError, UnreachableError, cause
 from ackstream.protocol.ditto.labels import Claim, LabelsTakenError
 from ackstream.protocol.errors import AccessDeniedError, DittoError, thing_not_found
@@ -23,24 +15,24 @@ from ackstream.protocol.errors import AccessDeniedError, DittoError, thing_not_f
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        ("bad filter", BadFilterError),
-        ("NO_SUBSCRIPTION_MATCH", NoSubscriptionMatchError),
-        ("sow store failed", RefusedError),
+        ("bad filter", errors.BadFilterError),
+        ("NO_SUBSCRIPTION_MATCH", errors.NoSubscriptionMatchError),
+        ("sow store failed", errors.RefusedError),
     ],
 )
-def test_reasons_are_typed_errors(reason: str, kind: type[RefusedError]) -> None:
-    error = RefusedError.of(reason)
+def test_reasons_are_typed_errors(reason: str, kind: type[errors.RefusedError]) -> None:
+    error = errors.RefusedError.of(reason)
     assert type(error) is kind
     assert error.reason == reason
 
 
 ERRORS = [
-    RefusedError.of("not entitled", "Message 3", "It lacks a right."),
-    RefusedError.of("sow store failed"),
-    RequestTimeout("There was no reply.", "c-1"),
-    ClosedError("The requester was closed.", "c-1"),
-    GapError(3, 7),
-    StoreError("The store is damaged."),
+    errors.RefusedError.of("not entitled", "Message 3", "It lacks a right."),
+    errors.RefusedError.of("sow store failed"),
+    errors.RequestTimeout("There was no reply.", "c-1"),
+    errors.ClosedError("The requester was closed.", "c-1"),
+    errors.GapError(3, 7),
+    errors.StoreError("The store is damaged."),
     UnreachableError("No Kafka answers."),
     DittoError(409, "a:b", "text", "description", "href", invalidHeaderKey="timeout"),
     thing_not_found("org.acme:lamp"),

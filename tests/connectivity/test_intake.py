@@ -10,17 +10,9 @@ import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from ackstream.client.errors import CorrelationIdInUseError
+from ackstream.connectivity import intake
 from ackstream.connectivity import intake as intake_module
 from ackstream.connectivity.inbound import RejectedSignal
-from ackstream.connectivity.intake import (
-    IDLE_SECONDS,
-    PAUSE_SECONDS,
-    Collector,
-    Intake,
-    published_error,
-    published_reply,
-    response_kind,
-)
 from ackstream.connectivity.system import STORED, SourceFailure, verdict
 from ackstream.connectivity.transports.transport import MAX_BYTES, ExternalMessage, OutgoingMessage, not_published
 from ackstream.errors import UnreachableError
@@ -37,7 +29,7 @@ from tests.prose import covers, each, prose
 
 def collected(expected: int | None, *answers: SettlementAnswer | SourceFailure | None, after: float = 0.0) -> Any:
     # an unknown number is not known to have arrived
-    collector = Collector(1 if expected is None else expected, 0.0)
+    collector = intake.Collector(1 if expected is None else expected, 0.0)
     for answer in answers:
         collector.receive(answer, 0.0)
     return collector.settlement(after)
@@ -46,7 +38,7 @@ def collected(expected: int | None, *answers: SettlementAnswer | SourceFailure |
 @each("settlement", "collector-")
 def test_prose_collected_answers(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     answers = [SettlementAnswer((each["status"],), live="live" in each["kind"]) for each in given_["responses"]]
-    idle = IDLE_SECONDS if given_.get("collector") == "timed out" else 0.0
+    idle = intake.IDLE_SECONDS if given_.get("collector") == "timed out" else 0.0
     assert collected(given_["expectedCount"], *answers, after=idle) == expect["settlement"]
     assert (collected(given_["expectedCount"], *answers) is not None) is expect["allArrived"]
     assert [answer.statuses[0] for answer in answers if answer.failed] == expect["failed"]
@@ -73,14 +65,14 @@ def test_nothing_awaited_settles_at_once() -> None:
 
 @pytest.mark.parametrize("answers", [[], [SettlementAnswer((204,))]])
 def test_as_long_as_something_may_come_nothing_is_decided(answers: list[SettlementAnswer]) -> None:
-    assert collected(2, *answers, after=IDLE_SECONDS - 1) is None
-    assert collected(2, *answers, after=IDLE_SECONDS) == "reject-with-redelivery"
+    assert collected(2, *answers, after=intake.IDLE_SECONDS - 1) is None
+    assert collected(2, *answers, after=intake.IDLE_SECONDS) == "reject-with-redelivery"
 
 
 def test_news_prolong_the_wait() -> None:
-    collector = Collector(2, 10.0)
+    collector = intake.Collector(2, 10.0)
     collector.receive(SettlementAnswer((204,)), 90.0)
-    assert collector.settlement(IDLE_SECONDS + 80) is None
+    assert collector.settlement(intake.IDLE_SECONDS + 80) is None
     collector.receive(SettlementAnswer((204,)), 180.0)
     assert collector.settlement(180.0) == "settle"
 
@@ -136,7 +128,7 @@ class Taken:
         source = Source(addresses=("in",), reply_target={"address": "answers"}, **settings)
         other: Any = self.other
         connection = KafkaConnection(id="plant", type="kafka", max_attempts=max_attempts)
-        self.intake = Intake(connection, source, other, other.publish, other, OPEN, lambda: self.crowded)
+        self.intake = intake.Intake(connection, source, other, other.publish, other, OPEN, lambda: self.crowded)
 
     def take(self, identity: str, payload: Any = COMMAND, *, able: bool = False, **options: Any) -> None:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
@@ -262,7 +254,7 @@ def test_while_the_lease_of_the_labels_is_late_acknowledgements_wait_and_are_not
     taken.take("two", COMMAND)
     # however long it takes: a redelivery would repeat what came behind it
     for collector in taken.intake._open:
-        collector.received_at -= 2 * IDLE_SECONDS
+        collector.received_at -= 2 * intake.IDLE_SECONDS
     taken.intake.turn()
     assert (taken.settled, len(taken.other.asked), taken.other.given_up) == ({"two": AGAIN}, 1, [])
     taken.other.complete = True
@@ -409,7 +401,7 @@ def test_a_message_that_fails_is_tried_again_alone_after_pauses_of_its_own(monke
         pauses.append(round(tried.fail(attempt=attempt), 3))
         attempt = len(tried.other.asked) - 1
     # a success of another message does not shorten them
-    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, *[PAUSE_SECONDS] * 3]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, *[intake.PAUSE_SECONDS] * 3]
     assert tried.settled == {f"good{number}": "settle" for number in range(12)}
     assert [redelivered for _, redelivered, _, _ in tried.other.asked] == [False, *[False, True] * 12]
     tried.answer(-1, SettlementAnswer((204,)))
@@ -525,18 +517,18 @@ ERROR = error_envelope(thing_not_found(THING), thing_id=THING, channel="twin", h
     ],
 )
 def test_a_reply_target_gets_the_kinds_it_expects(answer: Envelope, kind: Any) -> None:
-    assert response_kind(answer) == kind
+    assert intake.response_kind(answer) == kind
     for expected in ("response", "error", "nack"):
         target = ReplyTarget(address="answers", expected=(expected,))
-        assert (published_reply(answer, {}, target, "plant") is not None) is (expected == kind)
-    assert published_reply(answer, {}, None, "plant") is None
+        assert (intake.published_reply(answer, {}, target, "plant") is not None) is (expected == kind)
+    assert intake.published_reply(answer, {}, None, "plant") is None
 
 
 def test_by_default_a_reply_target_gets_all_kinds_and_otherwise_those_that_are_listed() -> None:
     for answer in (aggregate(200, 424), ERROR, response()):
-        assert published_reply(answer, {}, ReplyTarget(address="answers"), "plant") is not None
+        assert intake.published_reply(answer, {}, ReplyTarget(address="answers"), "plant") is not None
     target = ReplyTarget(address="answers", expected=("response", "error"))
-    assert published_reply(aggregate(200, 424), {}, target, "plant") is None
+    assert intake.published_reply(aggregate(200, 424), {}, target, "plant") is None
 
 
 def test_the_reply_has_the_request_s_correlation_id_and_the_mapped_headers() -> None:
@@ -544,7 +536,7 @@ def test_the_reply_has_the_request_s_correlation_id_and_the_mapped_headers() -> 
         address="answers/{{ header:reply-key }}",
         header_mapping={"device": "{{ header:device }}", "thing": "{{ thing:id }}", "none": "{{ header:none }}"},
     )
-    found = published_reply(aggregate(200), {"correlation-id": "mine", "reply-key": "k"}, target, "plant")
+    found = intake.published_reply(aggregate(200), {"correlation-id": "mine", "reply-key": "k"}, target, "plant")
     assert found is not None
     assert found.address == "answers/k"
     assert found.headers == {
@@ -559,12 +551,12 @@ def test_the_reply_has_the_request_s_correlation_id_and_the_mapped_headers() -> 
 
 def test_without_an_address_nothing_is_published() -> None:
     target = ReplyTarget(address="answers/{{ header:none }}")
-    assert published_reply(response(), {}, target, "plant") is None
+    assert intake.published_reply(response(), {}, target, "plant") is None
 
 
 def test_an_error_names_what_it_concerns() -> None:
     refused = RejectedSignal(label_not_declared("x-ack"), response().topic, {"correlation-id": "mine"}, rejects=False)
-    found = published_error(refused, ReplyTarget(address="answers"), "plant")
+    found = intake.published_error(refused, ReplyTarget(address="answers"), "plant")
     assert found is not None
     envelope = decode(found.payload)
     assert (str(envelope.topic), envelope.status) == ("org.acme/lamp/things/twin/errors", 400)

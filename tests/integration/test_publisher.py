@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.errors import (
-    AcknowledgementTimeout,
-    FlushTimeout,
-    GapError,
-    LogonTimeout,
-    MessageTooLargeError,
-    NotEntitledError,
-    PublisherClosedError,
-    StoreError,
-    TakenOverError,
-    WindowError,
-    WouldBlockError,
-)
+from ackstream.client import errors
 from ackstream.client.publishing.publisher import Publisher
 from ackstream.kafka import clients
 from ackstream.kafka.reader import TopicReader
@@ -141,7 +129,7 @@ def test_a_publisher_may_be_closed_by_its_own_callback(
     path = tmp_path / "store"
     publisher = _publisher(topics, stage="accepted", store=path, on_receipt=lambda _receipt: publisher.close())
     futures = []
-    with suppress(PublisherClosedError):
+    with suppress(errors.PublisherClosedError):
         futures += [publisher.publish(b"x", topic="orders") for _ in range(100)]
     assert publisher.wait_closed(PATIENCE_SECONDS)
     assert not wait(futures, PATIENCE_SECONDS).not_done
@@ -163,7 +151,7 @@ def test_merged_acks_end_the_futures_of_all_messages_they_are_about(topics: Kafk
         done = wait(futures, PATIENCE_SECONDS).done
         assert len(done) == 5
         assert [future.exception() is None for future in futures] == [True, True, False, True, True]
-        with pytest.raises(NotEntitledError, match="Message 3 was refused: not entitled"):
+        with pytest.raises(errors.NotEntitledError, match="Message 3 was refused: not entitled"):
             futures[2].result()
         assert [(item.seq, item.reason, item.value, item.key, item.context) for item in failed] == [
             (3, "not entitled", b"3", b"k", 3)
@@ -195,7 +183,7 @@ def test_a_store_is_sent_again_from_where_the_service_stands(topics: Kafka, serv
     with _publisher(topics, store=tmp_path / "p1") as publisher:
         futures = [publisher.publish(b"%d" % seq) for seq in range(1, 6)]
         service.wait_for(5)
-    assert all(isinstance(future.exception(), PublisherClosedError) for future in futures)
+    assert all(isinstance(future.exception(), errors.PublisherClosedError) for future in futures)
     service.last["p1"] = 3
     with _publisher(topics, store=tmp_path / "p1") as publisher:
         assert [(seq, value) for _, seq, value in service.wait_for(7)[5:]] == [(4, b"4"), (5, b"5")]
@@ -215,7 +203,7 @@ def test_a_service_that_lacks_what_was_dropped_is_refused_where_that_is_wanted(
         service.persisted("p1", 1)
         publisher.publish_flush(PATIENCE_SECONDS)
     service.last["p1"] = 0
-    with pytest.raises(GapError, match="1 to 1 are missing"):
+    with pytest.raises(errors.GapError, match="1 to 1 are missing"):
         _publisher(topics, store=tmp_path / "p1", error_on_gap=True)
 
 
@@ -232,7 +220,7 @@ def test_a_full_window_blocks_or_says_so(topics: Kafka, service: Service) -> Non
     with _publisher(topics, window=2, block=False) as publisher:
         publisher.publish(b"1")
         publisher.publish(b"2")
-        with pytest.raises(WouldBlockError):
+        with pytest.raises(errors.WouldBlockError):
             publisher.publish(b"3")
         assert publisher.statistics.window_closed == 1
     with _publisher(topics, name="p2", window=2) as publisher:
@@ -248,9 +236,9 @@ def test_a_full_window_blocks_or_says_so(topics: Kafka, service: Service) -> Non
 
 def test_waiting_for_an_acknowledgement_ends_with_the_time(topics: Kafka, service: Service) -> None:
     with _publisher(topics) as publisher:
-        with pytest.raises(AcknowledgementTimeout, match=r"within 0\.1 s"):
+        with pytest.raises(errors.AcknowledgementTimeout, match=r"within 0\.1 s"):
             publisher.publish_await_acknowledgement(b"x", timeout=0.1)
-        with pytest.raises(FlushTimeout, match="1 messages were not acknowledged"):
+        with pytest.raises(errors.FlushTimeout, match="1 messages were not acknowledged"):
             publisher.publish_flush(0.1)
         publisher.publish_flush(PATIENCE_SECONDS, stage="accepted")
         assert publisher.unpersisted_count == 1
@@ -269,7 +257,7 @@ def test_waiting_for_an_acknowledgement_ends_with_the_time(topics: Kafka, servic
 
 def test_a_logon_nobody_answers_says_what_to_start(topics: Kafka, service: Service) -> None:
     service.silent = True
-    with pytest.raises(LogonTimeout, match="submit persist"):
+    with pytest.raises(errors.LogonTimeout, match="submit persist"):
         # Kafka has to store it within the same time
         _publisher(topics, logon_timeout=2)
 
@@ -278,9 +266,9 @@ def test_a_second_publisher_of_the_same_name_ends_the_first(topics: Kafka, servi
     with _publisher(topics) as first:
         future = first.publish(b"x")
         with _publisher(topics):
-            with pytest.raises(TakenOverError, match="as p1"):
+            with pytest.raises(errors.TakenOverError, match="as p1"):
                 future.result(PATIENCE_SECONDS)
-            with pytest.raises(TakenOverError):
+            with pytest.raises(errors.TakenOverError):
                 first.publish(b"y")
     assert len(service.logons) == 2
 
@@ -295,19 +283,19 @@ def test_an_older_logon_that_is_told_again_ends_nobody(topics: Kafka, service: S
 
 def test_what_cannot_be_sent_is_refused_before_it_has_a_number(topics: Kafka) -> None:
     with _publisher(topics, stage="accepted") as publisher:
-        with pytest.raises(MessageTooLargeError):
+        with pytest.raises(errors.MessageTooLargeError):
             publisher.publish(b"x" * clients.MAX_RECORD_BYTES)
         assert publisher.statistics.published == 0
 
 
 def test_a_window_of_nothing_is_refused(topics: Kafka) -> None:
-    with pytest.raises(WindowError, match="1 or more"):
+    with pytest.raises(errors.WindowError, match="1 or more"):
         _publisher(topics, window=0)
 
 
 def test_a_damaged_store_is_refused(topics: Kafka, tmp_path: Path) -> None:
     (tmp_path / "p1").write_bytes(b"x" * 5000)
-    with pytest.raises(StoreError, match="damaged"):
+    with pytest.raises(errors.StoreError, match="damaged"):
         _publisher(topics, store=tmp_path / "p1")
 
 

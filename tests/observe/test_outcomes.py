@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ackstream.observe import outcomes
 from ackstream.observe import outcomes as meters
-from ackstream.observe.outcomes import (
-    Meter,
-    RequestOutcome,
-    Trend,
-    percentiles,
-    read_entry,
-    read_outcome,
-    verdict,
-)
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.envelopes import encode, error_envelope, raw
@@ -42,7 +34,7 @@ from tests.harness.ledgers import outcome
     ],
 )
 def test_a_verdict_tells_answered_from_timed_out_from_failed(status: int, completed_by: str, wanted: str):
-    assert verdict(status, completed_by) == wanted
+    assert outcomes.verdict(status, completed_by) == wanted
 
 
 @pytest.mark.parametrize(
@@ -50,18 +42,18 @@ def test_a_verdict_tells_answered_from_timed_out_from_failed(status: int, comple
     [([], 0.5, None), ([7], 0.99, 7), ([1, 2, 3, 4], 0.5, 2), (list(range(1, 101)), 0.95, 95)],
 )
 def test_a_percentile_is_a_value_that_occurred(values: list[int], share: float, wanted: int | None):
-    assert percentiles(values, share) == [wanted]
+    assert outcomes.percentiles(values, share) == [wanted]
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=1), st.floats(0, 1))
 def test_the_share_of_a_percentile_is_not_above_it(values: list[int], share: float):
-    (found,) = percentiles(values, share)
+    (found,) = outcomes.percentiles(values, share)
     assert found is not None
     assert sum(value <= found for value in values) >= share * len(values)
 
 
 def test_a_request_is_in_flight_until_it_is_decided():
-    meter = Meter(60_000)
+    meter = outcomes.Meter(60_000)
     meter.opened("a", 1_000)
     meter.opened("b", 3_000)
     before = meter.snapshot(5_000)
@@ -73,7 +65,7 @@ def test_a_request_is_in_flight_until_it_is_decided():
 
 
 def test_what_is_older_than_the_window_stays_in_the_total():
-    meter = Meter(10_000)
+    meter = outcomes.Meter(10_000)
     meter.decided("a", 1_000, "failed", 10)
     meter.decided("b", 9_000, "failed", 20)
     assert meter.snapshot(10_500).counts["failed"].recent == 2
@@ -82,7 +74,7 @@ def test_what_is_older_than_the_window_stays_in_the_total():
 
 
 def test_an_end_that_is_read_late_does_not_keep_older_ones_in_the_window():
-    meter = Meter(10_000)
+    meter = outcomes.Meter(10_000)
     meter.decided("a", 9_000, "answered", 1)
     meter.decided("b", 1_000, "answered", 1)
     assert meter.snapshot(12_000).counts["answered"].recent == 1
@@ -90,7 +82,7 @@ def test_an_end_that_is_read_late_does_not_keep_older_ones_in_the_window():
 
 def test_what_is_older_than_the_window_is_forgotten_while_nobody_looks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(meters, "REMEMBERED", 1_000)
-    meter, used = Meter(60_000), []
+    meter, used = outcomes.Meter(60_000), []
     tracemalloc.start()
     try:
         for first in (0, 10_000):
@@ -104,7 +96,7 @@ def test_what_is_older_than_the_window_is_forgotten_while_nobody_looks(monkeypat
 
 
 def test_the_copies_of_a_replayed_batch_count_once():
-    meter = Meter(60_000)
+    meter = outcomes.Meter(60_000)
     meter.opened("a", 1_000)
     meter.opened("a", 1_000)
     meter.decided("a", 2_000, "answered", 1_000)
@@ -117,7 +109,7 @@ def test_the_copies_of_a_replayed_batch_count_once():
 
 def test_only_so_many_decided_requests_are_remembered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(meters, "REMEMBERED", 2)
-    meter = Meter(60_000)
+    meter = outcomes.Meter(60_000)
     for name in "abc":
         meter.decided(name, 1_000, "answered", 1)
     meter.decided("a", 1_000, "answered", 1)
@@ -138,14 +130,14 @@ def record(signal: ledger.SignalRow | None = None, outcome: ledger.OutcomeRow | 
     return ledger.encode(ledger.LedgerRecord(kind, "r1", "q", 1, signal=signal, outcome=outcome))
 
 
-def take(into: Meter, value: bytes | None, at: int) -> None:
-    entry = read_entry("c-1", value, at)
+def take(into: outcomes.Meter, value: bytes | None, at: int) -> None:
+    entry = outcomes.read_entry("c-1", value, at)
     if entry is not None:
         into.take(entry)
 
 
 def test_a_signal_opens_a_request_and_an_outcome_ends_it():
-    meter = Meter(60_000)
+    meter = outcomes.Meter(60_000)
     take(meter, record(signal()), 1_500)
     assert meter.snapshot(2_000).in_flight == 1
     take(meter, record(outcome=OUTCOME), 3_000)
@@ -155,7 +147,7 @@ def test_a_signal_opens_a_request_and_an_outcome_ends_it():
 
 
 def test_an_outcome_that_brings_its_signal_is_not_in_flight():
-    meter = Meter(60_000)
+    meter = outcomes.Meter(60_000)
     take(meter, record(signal(), OUTCOME), 3_000)
     assert meter.snapshot(3_000).in_flight == 0
 
@@ -166,7 +158,7 @@ def test_an_outcome_that_brings_its_signal_is_not_in_flight():
 def test_a_signal_that_awaits_nothing_is_not_in_flight(
     acks: tuple[str, ...], *, response_required: bool, in_flight: int
 ):
-    meter = Meter(60_000)
+    meter = outcomes.Meter(60_000)
     take(meter, record(signal(acks, response_required=response_required)), 1_500)
     assert meter.snapshot(2_000).in_flight == in_flight
 
@@ -179,7 +171,7 @@ def test_a_signal_that_awaits_nothing_is_not_in_flight(
     ],
 )  # fmt: skip
 def test_anything_else_counts_for_nothing(value: bytes | None):
-    meter = Meter(60_000)
+    meter = outcomes.Meter(60_000)
     take(meter, value, 1_000)
     snapshot = meter.snapshot(2_000)
     assert snapshot.in_flight == 0
@@ -187,7 +179,7 @@ def test_anything_else_counts_for_nothing(value: bytes | None):
 
 
 def test_a_trend_has_the_verdicts_of_ten_minutes_and_the_newest_record_its_time():
-    meter = Meter(60_000)
+    meter = outcomes.Meter(60_000)
     take(meter, outcome("r1"), 1_000_000)
     take(meter, outcome("r2", status=424, completed_by="timeout"), 1_009_999)
     take(meter, outcome("r2", status=424, completed_by="timeout"), 1_020_000)
@@ -200,7 +192,7 @@ def test_a_trend_has_the_verdicts_of_ten_minutes_and_the_newest_record_its_time(
 
 
 def test_counts_are_those_of_the_last_spans_the_oldest_first() -> None:
-    trend = Trend(10, 3)
+    trend = outcomes.Trend(10, 3)
     for at in (5, 10, 19, 25):
         trend.add(at)
     trend.add(29, 4)
@@ -210,7 +202,7 @@ def test_counts_are_those_of_the_last_spans_the_oldest_first() -> None:
 
 
 def test_what_comes_late_still_counts_in_its_span_unless_that_is_gone() -> None:
-    trend = Trend(10, 3)
+    trend = outcomes.Trend(10, 3)
     trend.add(25)
     trend.add(5)
     trend.add(-5)
@@ -221,7 +213,7 @@ def test_what_comes_late_still_counts_in_its_span_unless_that_is_gone() -> None:
 def test_a_trend_counts_everything_once_and_keeps_no_more_than_its_spans(
     times: list[int], span: int, length: int
 ) -> None:
-    trend = Trend(span, length)
+    trend = outcomes.Trend(span, length)
     for at in sorted(times):
         trend.add(at)
     now = max(times, default=0)
@@ -258,30 +250,30 @@ def decided(completed_by: str, status: int, *acks: tuple[str | None, int, str], 
 
 def test_an_outcome_has_an_entry_for_each_label_in_the_order_of_the_request() -> None:
     value = decided("timeout", 424, ("y-ack", 204, "accepted"), ("x-ack", 500, "late"))
-    assert read_outcome(value, "a:b") == RequestOutcome(
+    assert outcomes.read_outcome(value, "a:b") == outcomes.RequestOutcome(
         424, "timeout", [Acknowledgement("x-ack", 408), Acknowledgement("y-ack", 204)]
     )
 
 
 def test_an_error_of_the_twin_is_the_last_that_was_used() -> None:
-    found = read_outcome(decided("error", 404, ("y-ack", 204, "accepted"), (None, 404, "accepted")), "a:b")
+    found = outcomes.read_outcome(decided("error", 404, ("y-ack", 204, "accepted"), (None, 404, "accepted")), "a:b")
     assert found is not None
     assert (found.status, found.error) == (404, ERROR)
 
 
 def test_why_a_request_was_refused_stands_in_its_reply() -> None:
     refusal = encode(error_envelope(thing_not_found("a:b"), thing_id="a:b", channel="twin", headers={}))
-    found = read_outcome(decided("invalid", 404, reply=msgspec.Raw(refusal)), "a:b")
+    found = outcomes.read_outcome(decided("invalid", 404, reply=msgspec.Raw(refusal)), "a:b")
     assert found is not None
     assert found.error == ERROR
 
 
 def test_the_outcome_of_a_request_about_another_thing_is_not_the_one() -> None:
-    assert read_outcome(decided("timeout", 424), "a:b") is not None
-    assert read_outcome(decided("timeout", 424), "a:other") is None
+    assert outcomes.read_outcome(decided("timeout", 424), "a:b") is not None
+    assert outcomes.read_outcome(decided("timeout", 424), "a:other") is None
 
 
 def test_other_records_of_the_ledger_have_no_outcome() -> None:
-    assert read_outcome(ledger.encode(ledger.LedgerRecord("signal", "r", "q", 1)), "a:b") is None
+    assert outcomes.read_outcome(ledger.encode(ledger.LedgerRecord("signal", "r", "q", 1)), "a:b") is None
     with pytest.raises(msgspec.MsgspecError):
-        read_outcome(b"nonsense", "a:b")
+        outcomes.read_outcome(b"nonsense", "a:b")

@@ -5,18 +5,9 @@ from typing import Any
 import pytest
 
 from ackstream.observe.progress import KEPT, RUNS, QueueLine, QueueView, SampleProgress
+from ackstream.protocol import readers
 from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
-from ackstream.protocol.readers import (
-    AckInterval,
-    AppAck,
-    ProtocolAck,
-    ReaderAlive,
-    ReadersRequest,
-    ReaderStart,
-    ReaderStop,
-    WriterStateRequest,
-)
 
 NOW = 1_000_000
 
@@ -33,8 +24,8 @@ class Progress(SampleProgress):
     def acknowledge(
         self, *runs: tuple[int, int], writer: str = "orders", start: int = 1, reported: bool = False
     ) -> int:
-        intervals = tuple(AckInterval(first, last, reported=reported) for first, last in runs)
-        return self.report(AppAck("log", writer, 1, 1, intervals, start=start), NOW)
+        intervals = tuple(readers.AckInterval(first, last, reported=reported) for first, last in runs)
+        return self.report(readers.AppAck("log", writer, 1, 1, intervals, start=start), NOW)
 
     @property
     def reader(self) -> Any:
@@ -96,22 +87,22 @@ def test_only_what_no_earlier_report_had_counts_as_new(progress: Progress) -> No
 
 def test_a_reader_of_the_library_alone_is_known_by_its_highest_number(progress: Progress) -> None:
     progress.store(1, 10)
-    assert progress.report(ProtocolAck("log", "orders", 1, 6), NOW) == 0
-    assert progress.report(ProtocolAck("log", "orders", 1, 7), NOW) == 1
+    assert progress.report(readers.ProtocolAck("log", "orders", 1, 6), NOW) == 0
+    assert progress.report(readers.ProtocolAck("log", "orders", 1, 7), NOW) == 1
     assert (progress.reader.behind, progress.reader.acknowledged) == (3, 1)
 
 
 def test_a_reader_that_has_left_is_shown_no_more(progress: Progress) -> None:
     for reader in ("a", "b"):
-        progress.report(ReaderStart(reader, 1, "Logger"), NOW)
-    progress.report(ReaderAlive("a", 1), NOW + 9)
-    progress.report(ReaderStop("b", 1), NOW)
+        progress.report(readers.ReaderStart(reader, 1, "Logger"), NOW)
+    progress.report(readers.ReaderAlive("a", 1), NOW + 9)
+    progress.report(readers.ReaderStop("b", 1), NOW)
     assert (progress.reader.reader, progress.reader.at, progress.reader.role) == ("a", NOW + 9, "Logger")
 
 
 def test_questions_are_no_readers(progress: Progress) -> None:
-    progress.report(WriterStateRequest("orders"), NOW)
-    progress.report(ReadersRequest("me"), NOW)
+    progress.report(readers.WriterStateRequest("orders"), NOW)
+    progress.report(readers.ReadersRequest("me"), NOW)
     assert progress.known == {"publishers": 0, "readers": 0}
 
 

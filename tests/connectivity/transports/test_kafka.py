@@ -8,31 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka import TopicPartition
-from kafka.errors import (
-    KafkaTimeoutError,
-    LeaderNotAvailableError,
-    MessageSizeTooLargeError,
-    NotLeaderForPartitionError,
-    OutOfOrderSequenceNumberError,
-    SaslAuthenticationFailedError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-)
+from kafka import TopicPartition, errors
 
 from ackstream.client.core.messages import OffsetProgress
+from ackstream.connectivity.transports import kafka
 from ackstream.connectivity.transports import kafka as transport
-from ackstream.connectivity.transports.kafka import (
-    DELIVERY_SECONDS,
-    RESEND_SECONDS,
-    UNCOMMITTED,
-    KafkaPublisher,
-    KafkaSource,
-    expired,
-    external_message,
-    record_metadata,
-    refused,
-)
 from ackstream.connectivity.transports.transport import OutgoingMessage, Published, redelivers
 from ackstream.errors import UnreachableError
 from ackstream.kafka.library import BatchTooLargeError
@@ -47,7 +27,7 @@ def record(**parts: Any) -> Any:
 
 
 def test_a_record_is_a_message_with_its_place_as_identity() -> None:
-    found = external_message(record(key=b"k", headers=[("Device", b"d\xff"), ("none", None)]), "plant")
+    found = kafka.external_message(record(key=b"k", headers=[("Device", b"d\xff"), ("none", None)]), "plant")
     assert found.identity == "plant-in-1-7"
     assert found.headers == {
         "device": "d\ufffd",
@@ -55,18 +35,18 @@ def test_a_record_is_a_message_with_its_place_as_identity() -> None:
         "kafka.timestamp": "1234",
         "kafka.key": "k",
     }
-    assert external_message(record(value=None), "plant").payload == b""
+    assert kafka.external_message(record(value=None), "plant").payload == b""
 
 
 @each("settlement", "kafka-expired")
 def test_prose_expired_records(given_: dict[str, Any], expect: dict[str, Any]) -> None:
-    assert expect["processed"] is not expired(given_["headers"], 1_000)
-    assert not expired(given_["headers"], 999)
+    assert expect["processed"] is not kafka.expired(given_["headers"], 1_000)
+    assert not kafka.expired(given_["headers"], 999)
 
 
 @pytest.mark.parametrize("headers", [{}, {"ttl": "1"}, {"creation-time": "0"}, {"creation-time": "x", "ttl": "1"}])
 def test_without_both_headers_nothing_expires(headers: dict[str, str]) -> None:
-    assert not expired(headers, 1e15)
+    assert not kafka.expired(headers, 1e15)
 
 
 @covers("protocol_acks", "kafka-issued-ack-debug")
@@ -74,7 +54,7 @@ def test_an_acknowledgement_can_tell_where_a_record_went() -> None:
     metadata = SimpleNamespace(
         timestamp=1, serialized_key_size=2, serialized_value_size=3, topic="out", partition=4, offset=5
     )
-    assert record_metadata(metadata) == {
+    assert kafka.record_metadata(metadata) == {
         "timestamp": 1,
         "serializedKeySize": 2,
         "serializedValueSize": 3,
@@ -87,15 +67,15 @@ def test_an_acknowledgement_can_tell_where_a_record_went() -> None:
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (NotLeaderForPartitionError(), 500),
-        (KafkaTimeoutError(), 500),
-        (MessageSizeTooLargeError(), 400),
+        (errors.NotLeaderForPartitionError(), 500),
+        (errors.KafkaTimeoutError(), 500),
+        (errors.MessageSizeTooLargeError(), 400),
         (ValueError(), 400),
     ],
 )
 @covers("protocol_acks", "kafka-issued-ack-retriable", "kafka-issued-ack-nonretriable")
 def test_what_may_go_well_another_time_is_no_fault_of_the_requester(error: Exception, status: int) -> None:
-    assert refused(error).status == status
+    assert kafka.refused(error).status == status
 
 
 @each("settlement", "kafka-qos")
@@ -119,7 +99,7 @@ class Playing:
         monkeypatch.setattr(
             transport.ConfirmingPublisher, "__init__", lambda made, _name: vars(made).update(_thread=thread)
         )
-        self.publisher = KafkaPublisher(KafkaConnection(id="c", type="kafka"), Kafka())
+        self.publisher = kafka.KafkaPublisher(KafkaConnection(id="c", type="kafka"), Kafka())
         self.publisher._accepted = deque()
         self.publisher._arrived = SimpleNamespace(wait=self._wait, clear=lambda: None)  # type: ignore[assignment]
         self.asked: list[str] = []
@@ -154,7 +134,7 @@ class Playing:
         return [{"name": topic, "error_code": self.codes.get(topic, self.code)} for topic in topics]
 
 
-TIMEOUT = KafkaTimeoutError("Failed to update metadata after 1.0 secs.")
+TIMEOUT = errors.KafkaTimeoutError("Failed to update metadata after 1.0 secs.")
 UNKNOWN_TOPIC, NO_AUTHORIZATION, NO_LEADER = 3, 29, 5
 
 
@@ -182,7 +162,7 @@ def test_topics_that_are_unknown_or_have_no_leader_hold_back_no_others(monkeypat
     playing.codes = dict.fromkeys(names, UNKNOWN_TOPIC) | {"headless": NO_LEADER}
     assert playing.publish(*names, *names, "headless", "good", turns=1) == [(204, False)]
     # neither the producer nor the thread has waited
-    assert playing.now < 100.0 + 2 * RESEND_SECONDS
+    assert playing.now < 100.0 + 2 * kafka.RESEND_SECONDS
     assert playing.sent == ["good"]
     assert playing.publish()[1:] == [(500, False)] * 200
     # two looks at all of them, however many the names and the messages are
@@ -224,21 +204,21 @@ def test_a_cluster_that_does_not_show_the_partitions_of_a_topic_is_away_after_30
 ) -> None:
     playing = Playing(monkeypatch, code=code)
     while not playing.publish(*([] if playing.now > 100.0 else ["out", "out"]), turns=1):
-        assert playing.now - 100.0 < DELIVERY_SECONDS + 1
+        assert playing.now - 100.0 < kafka.DELIVERY_SECONDS + 1
     assert playing.publish() == [(500, True)] * 2
-    assert playing.now - 100.0 >= DELIVERY_SECONDS
+    assert playing.now - 100.0 >= kafka.DELIVERY_SECONDS
 
 
 def test_a_producer_that_never_knows_a_topic_is_away_after_30_s_too(monkeypatch: pytest.MonkeyPatch) -> None:
     playing = Playing(monkeypatch, TIMEOUT)
     while not playing.publish(*([] if playing.now > 100.0 else ["out"]), turns=1):
-        assert playing.now - 100.0 < DELIVERY_SECONDS + 3
+        assert playing.now - 100.0 < kafka.DELIVERY_SECONDS + 3
     assert playing.publish() == [(500, True)]
 
 
 def test_a_record_whose_partitions_become_known_late_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a slow link, after a connection was opened; or when a topic has no leader for a moment."""
-    playing = Playing(monkeypatch, TIMEOUT, ValueError("no partition"), LeaderNotAvailableError())
+    playing = Playing(monkeypatch, TIMEOUT, ValueError("no partition"), errors.LeaderNotAvailableError())
     assert playing.publish("out", turns=3) == []
     playing.raises.clear()
     assert playing.publish() == [(204, False)]
@@ -248,14 +228,14 @@ def test_a_record_whose_partitions_become_known_late_is_stored(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("error", "away"),
     [
-        (KafkaTimeoutError(), True),
-        (NotLeaderForPartitionError(), True),
+        (errors.KafkaTimeoutError(), True),
+        (errors.NotLeaderForPartitionError(), True),
         # a topic that was known when the record was sent
-        (UnknownTopicOrPartitionError(), True),
-        (SaslAuthenticationFailedError(), True),
-        (OutOfOrderSequenceNumberError(), True),
-        (MessageSizeTooLargeError(), False),
-        (TopicAuthorizationFailedError(), False),
+        (errors.UnknownTopicOrPartitionError(), True),
+        (errors.SaslAuthenticationFailedError(), True),
+        (errors.OutOfOrderSequenceNumberError(), True),
+        (errors.MessageSizeTooLargeError(), False),
+        (errors.TopicAuthorizationFailedError(), False),
         (ValueError("a header"), False),
     ],
 )
@@ -263,7 +243,7 @@ def test_a_record_that_was_not_stored_is_published_again_unless_its_topic_or_the
     error: Exception,
     away: bool,  # noqa: FBT001 - a table
 ) -> None:
-    assert refused(error).away is away
+    assert kafka.refused(error).away is away
 
 
 class Consumed:
@@ -274,7 +254,7 @@ class Consumed:
         self.assigned = {ONE, TWO}
         self.loses: set[TopicPartition] = set()
         self.read: list[tuple[set[TopicPartition], int]] = []
-        source = KafkaSource.__new__(KafkaSource)
+        source = kafka.KafkaSource.__new__(kafka.KafkaSource)
         source._progress, source._seen, source._limit = OffsetProgress(), {}, 2
         source._member = SimpleNamespace(partitions={ONE, TWO})  # type: ignore[assignment]
         source._intake = SimpleNamespace(room=room)  # type: ignore[assignment]
@@ -312,7 +292,7 @@ ONE, TWO = TopicPartition("in", 1), TopicPartition("in", 2)
 
 def test_a_partition_is_not_read_while_too_many_records_wait_behind_an_unsettled_one() -> None:
     consumed = Consumed(room=7)
-    works = [consumed.source._progress.begin(ONE, offset) for offset in range(2 * UNCOMMITTED)]
+    works = [consumed.source._progress.begin(ONE, offset) for offset in range(2 * kafka.UNCOMMITTED)]
     works[0].remaining = 1  # type: ignore[union-attr]
     for work in works[1:]:
         work.remaining = 0  # type: ignore[union-attr]
@@ -374,5 +354,5 @@ def test_a_placeholder_cannot_name_a_topic_of_the_system_either(monkeypatch: pyt
 
 
 def test_a_header_does_not_stand_for_the_key_of_a_record() -> None:
-    assert "kafka.key" not in external_message(record(headers=[("kafka.key", b"forged")]), "plant").headers
-    assert external_message(record(), "plant").address == "in"
+    assert "kafka.key" not in kafka.external_message(record(headers=[("kafka.key", b"forged")]), "plant").headers
+    assert kafka.external_message(record(), "plant").address == "in"

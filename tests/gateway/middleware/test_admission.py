@@ -10,18 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.gateway.middleware.admission import (
-    ANONYMOUS,
-    SEARCHES,
-    STEPS_PER_SECOND,
-    STEPS_PER_SIGNAL,
-    STORIES,
-    ConcurrencyCounter,
-    Limits,
-    OpenCounts,
-    Rate,
-    network,
-)
+from ackstream.gateway.middleware import admission
 from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.errors import DittoError
@@ -50,7 +39,7 @@ def refused(call: Any, *args: Any) -> DittoError:
 
 
 def test_a_burst_may_come_at_once_and_then_as_many_as_the_rate_allows() -> None:
-    rate = Rate(per_second=2, burst=3)
+    rate = admission.Rate(per_second=2, burst=3)
     assert [rate.take("a", NOW) for _ in range(4)] == [0, 0, 0, pytest.approx(0.5, abs=1e-4)]
     assert rate.take("b", NOW) == 0
     # what was refused is not counted
@@ -61,7 +50,7 @@ def test_a_burst_may_come_at_once_and_then_as_many_as_the_rate_allows() -> None:
 
 @given(st.lists(st.floats(0, 5), max_size=60))
 def test_in_no_time_is_more_allowed_than_the_rate_and_a_burst(pauses: list[float]) -> None:
-    rate, now, taken = Rate(4, 8), NOW, []
+    rate, now, taken = admission.Rate(4, 8), NOW, []
     for pause in pauses:
         now += pause
         if not rate.take("a", now):
@@ -72,19 +61,19 @@ def test_in_no_time_is_more_allowed_than_the_rate_and_a_burst(pauses: list[float
 
 
 def test_what_waits_for_its_turn_is_spread_evenly() -> None:
-    rate = Rate(per_second=2, burst=1)
+    rate = admission.Rate(per_second=2, burst=1)
     assert [rate.reserve("a", NOW) for _ in range(4)] == pytest.approx([0, 0.5, 1, 1.5], abs=1e-4)
 
 
 def test_keys_whose_time_is_over_are_forgotten() -> None:
-    rate = Rate(1, 1)
+    rate = admission.Rate(1, 1)
     for number in range(1_000):
         rate.take(str(number), NOW + number)
     assert len(rate._even) <= 2
 
 
 def test_a_tally_keeps_no_key_of_which_nothing_is_open() -> None:
-    tally = ConcurrencyCounter()
+    tally = admission.ConcurrencyCounter()
     for _ in range(2):
         tally["a"] += 1
     tally.remove("a")
@@ -111,11 +100,11 @@ def test_a_tally_keeps_no_key_of_which_nothing_is_open() -> None:
     ],
 )
 def test_an_address_of_another_machine_is_counted_and_of_ipv6_its_network(host: str, counted: str | None) -> None:
-    assert network(host) == counted
+    assert admission.network(host) == counted
 
 
 def test_requests_are_limited_by_subject_and_by_address() -> None:
-    limits = Limits(Gateway(max_requests=10))
+    limits = admission.Limits(Gateway(max_requests=10))
     for _ in range(20):
         limits.admit("user:ada", NOW)
     error = refused(limits.admit, "user:ada", NOW)
@@ -135,24 +124,24 @@ def test_requests_are_limited_by_subject_and_by_address() -> None:
 
 
 def test_without_authentication_nobody_is_told_apart_and_what_all_send_together_is_not_counted() -> None:
-    limits = Limits(Gateway(max_requests=1, max_sockets=1))
+    limits = admission.Limits(Gateway(max_requests=1, max_sockets=1))
     with ExitStack() as stack:
         for _ in range(10):
             limits.arrive(client("127.0.0.1"), NOW)
-            limits.admit(ANONYMOUS, NOW)
-            assert limits.message(ANONYMOUS, NOW) == 0
-            stack.enter_context(limits.socket(client("127.0.0.1"), ANONYMOUS))
+            limits.admit(admission.ANONYMOUS, NOW)
+            assert limits.message(admission.ANONYMOUS, NOW) == 0
+            stack.enter_context(limits.socket(client("127.0.0.1"), admission.ANONYMOUS))
 
 
 def test_messages_of_sockets_wait_where_requests_are_refused() -> None:
-    limits = Limits(Gateway(max_requests=10))
+    limits = admission.Limits(Gateway(max_requests=10))
     assert [limits.message("user:ada", NOW) for _ in range(22)] == pytest.approx([*[0] * 20, 0.1, 0.2], abs=1e-4)
     refused(limits.admit, "user:ada", NOW)
     assert limits.message("user:bob", NOW) == 0
 
 
 def test_sockets_are_limited_by_subject_and_by_address_until_they_close() -> None:
-    limits = Limits(Gateway(max_sockets=2, max_sockets_per_address=3))
+    limits = admission.Limits(Gateway(max_sockets=2, max_sockets_per_address=3))
     far, near = client("192.0.2.7"), client("127.0.0.1")
 
     def open_(where: Any, subject: str) -> None:
@@ -171,9 +160,9 @@ def test_sockets_are_limited_by_subject_and_by_address_until_they_close() -> Non
         open_(far, "c")
 
 
-@pytest.mark.parametrize(("what", "most"), [("search", SEARCHES), ("story", STORIES)])
+@pytest.mark.parametrize(("what", "most"), [("search", admission.SEARCHES), ("story", admission.STORIES)])
 def test_a_subject_has_few_searches_open(what: str, most: int) -> None:
-    limits = Limits(Gateway())
+    limits = admission.Limits(Gateway())
 
     def open_(subject: str) -> None:
         stack.enter_context(getattr(limits, what)(subject))
@@ -188,29 +177,29 @@ def test_a_subject_has_few_searches_open(what: str, most: int) -> None:
 
 
 def test_the_filters_of_a_subject_take_a_part_of_the_loop_whatever_they_are_and_however_many() -> None:
-    limits, spent = Limits(Gateway()), 0
+    limits, spent = admission.Limits(Gateway()), 0
     for _ in range(1_000):
         with suppress(DittoError), limits.filtering("a", NOW) as effort:
-            effort.spend(STEPS_PER_SIGNAL)
-            spent += STEPS_PER_SIGNAL
+            effort.spend(admission.STEPS_PER_SIGNAL)
+            spent += admission.STEPS_PER_SIGNAL
     with pytest.raises(DittoError, match="The filters of the subject a take too much time"), limits.filtering("a", NOW):
         pass
-    assert spent <= MAX_STEPS + STEPS_PER_SIGNAL
+    assert spent <= MAX_STEPS + admission.STEPS_PER_SIGNAL
     with limits.filtering("b", NOW) as effort:
-        effort.spend(STEPS_PER_SIGNAL)
+        effort.spend(admission.STEPS_PER_SIGNAL)
     # what one signal costs too much counts, too
     with pytest.raises(DittoError, match="more than 5000 steps"), limits.filtering("b", NOW) as effort:
-        effort.spend(STEPS_PER_SIGNAL + 1)
-    later = NOW + spent / STEPS_PER_SECOND
+        effort.spend(admission.STEPS_PER_SIGNAL + 1)
+    later = NOW + spent / admission.STEPS_PER_SECOND
     with limits.filtering("a", later) as effort:
-        effort.spend(STEPS_PER_SIGNAL)
+        effort.spend(admission.STEPS_PER_SIGNAL)
 
 
 ACME = Quota(name="acme", subjects=("user:acme-*", "jwt:acme"), max_open_requests=2, max_sockets=1)
 SITE = Quota(name="site", subjects=("user:*",), max_open_requests=3)
 
 
-def opened(counts: OpenCounts, stack: ExitStack, *subjects: str) -> Any:
+def opened(counts: admission.OpenCounts, stack: ExitStack, *subjects: str) -> Any:
     """Open one; return the error if there is no room for it."""
     try:
         stack.enter_context(counts.one(subjects))
@@ -220,7 +209,7 @@ def opened(counts: OpenCounts, stack: ExitStack, *subjects: str) -> Any:
 
 
 def test_the_requests_of_a_tenant_s_subjects_count_together_and_others_do_not() -> None:
-    counts = OpenCounts([ACME, SITE], "requests")
+    counts = admission.OpenCounts([ACME, SITE], "requests")
     with ExitStack() as stack:
         assert opened(counts, stack, "user:acme-1") is None
         assert opened(counts, stack, "user:bank", "jwt:acme") is None
@@ -235,7 +224,7 @@ def test_the_requests_of_a_tenant_s_subjects_count_together_and_others_do_not() 
 
 
 def test_what_is_finished_makes_room_whatever_ends_it() -> None:
-    counts = OpenCounts([ACME], "sockets")
+    counts = admission.OpenCounts([ACME], "sockets")
     for error in (None, ValueError("x")):
         with pytest.raises(ValueError, match="x") if error else ExitStack(), counts.one(("jwt:acme",)):
             with pytest.raises(DittoError, match="1 sockets"), counts.one(("user:acme-1",)):
@@ -245,7 +234,7 @@ def test_what_is_finished_makes_room_whatever_ends_it() -> None:
 
 
 def test_a_quota_without_such_a_limit_limits_nothing() -> None:
-    counts = OpenCounts([SITE], "sockets")
+    counts = admission.OpenCounts([SITE], "sockets")
     with ExitStack() as stack:
         assert [opened(counts, stack, "user:a") for _ in range(10)] == [None] * 10
 

@@ -13,18 +13,7 @@ from ackstream.jobs.correlate import shard as shard_module
 from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import RequestFigures, Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.observe.metrics import (
-    ACKS,
-    DEAD_LETTERS,
-    DEADLINE,
-    DECISION,
-    EARLY_ACKS,
-    OLDEST_REQUEST,
-    OPEN_REQUESTS,
-    REPLY,
-    REQUESTS,
-    Tally,
-)
+from ackstream.observe import metrics
 from ackstream.protocol import ledger
 from ackstream.protocol.ledger import OutcomeRow
 from ackstream.settings import Correlate
@@ -38,13 +27,13 @@ TOPICS = CorrelateTopics()
 NOW_MS = 20_000
 
 
-def _measured(monkeypatch: pytest.MonkeyPatch, records: list[Record], watermark: int) -> tuple[Tally, Writer]:
+def _measured(monkeypatch: pytest.MonkeyPatch, records: list[Record], watermark: int) -> tuple[metrics.Tally, Writer]:
     monkeypatch.setattr(shard_module, "time_ns", lambda: NOW_MS * 1_000_000)
     writer = Writer(TOPICS, "query", 0)
     shard = CorrelateShard(Correlate(), TOPICS, writer)
     process(shard, records, watermark)
     shard.dump()
-    tally = Tally()
+    tally = metrics.Tally()
     shard.measure(tally)
     return tally, writer
 
@@ -63,31 +52,34 @@ def test_what_is_decided_counts_as_the_ledger_has_it(monkeypatch: pytest.MonkeyP
     ]
     tally, writer = _measured(monkeypatch, records, 10_000)
     assert tally.counters == {
-        (REQUESTS.name, "acknowledgements", "2xx"): 1,
-        (REQUESTS.name, "timeout", "4xx"): 1,
-        (REQUESTS.name, "invalid", "4xx"): 1,
-        (ACKS.name, "accepted"): 1,
-        (ACKS.name, "late"): 1,
-        (DEAD_LETTERS.name, "correlate", "duplicate"): 1,
-        (DEAD_LETTERS.name, "correlate", "timeout.invalid"): 1,
+        (metrics.REQUESTS.name, "acknowledgements", "2xx"): 1,
+        (metrics.REQUESTS.name, "timeout", "4xx"): 1,
+        (metrics.REQUESTS.name, "invalid", "4xx"): 1,
+        (metrics.ACKS.name, "accepted"): 1,
+        (metrics.ACKS.name, "late"): 1,
+        (metrics.DEAD_LETTERS.name, "correlate", "duplicate"): 1,
+        (metrics.DEAD_LETTERS.name, "correlate", "timeout.invalid"): 1,
     }
     assert tally.gauges == {
-        (OPEN_REQUESTS.name,): 1,
-        (EARLY_ACKS.name,): 1,
-        (OLDEST_REQUEST.name,): 1.5,
-        (DEADLINE.name,): 61.5,
+        (metrics.OPEN_REQUESTS.name,): 1,
+        (metrics.EARLY_ACKS.name,): 1,
+        (metrics.OLDEST_REQUEST.name,): 1.5,
+        (metrics.DEADLINE.name,): 61.5,
     }
     written = [ledger.decode(one.value or b"") for one in writer.emissions if one.topic == TOPICS.ledger]
     outcomes = Counter((one.outcome.completed_by, one.outcome.status // 100) for one in written if one.outcome)
     assert outcomes == {("acknowledgements", 2): 1, ("timeout", 4): 1, ("invalid", 4): 1}
-    assert tally.histograms[DECISION.name, "acknowledgements"][-1] == pytest.approx(0.2)
+    assert tally.histograms[metrics.DECISION.name, "acknowledgements"][-1] == pytest.approx(0.2)
     # its sender waits until the batch ends
-    assert tally.histograms[REPLY.name, "acknowledgements"][-1] == pytest.approx(19)
-    assert tally.histograms[REPLY.name, "timeout"][-1] == pytest.approx(19)
+    assert tally.histograms[metrics.REPLY.name, "acknowledgements"][-1] == pytest.approx(19)
+    assert tally.histograms[metrics.REPLY.name, "timeout"][-1] == pytest.approx(19)
 
 
 def test_nothing_open_has_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _measured(monkeypatch, [], 1_000)[0].gauges == {(OPEN_REQUESTS.name,): 0, (EARLY_ACKS.name,): 0}
+    assert _measured(monkeypatch, [], 1_000)[0].gauges == {
+        (metrics.OPEN_REQUESTS.name,): 0,
+        (metrics.EARLY_ACKS.name,): 0,
+    }
 
 
 outcomes = st.lists(st.tuples(st.sampled_from(["timeout", "error"]), st.integers(-5, 700), st.integers(0, 10**8)))
@@ -95,17 +87,17 @@ outcomes = st.lists(st.tuples(st.sampled_from(["timeout", "error"]), st.integers
 
 @given(outcomes)
 def test_counts_and_buckets_are_those_of_counting_one_by_one(found: list[tuple[str, int, int]]) -> None:
-    figures, tally = RequestFigures(), Tally()
+    figures, tally = RequestFigures(), metrics.Tally()
     for completed_by, status, latency in found:
         row = OutcomeRow("c", None, status, completed_by, (), [], 0, latency, latency, "r", None)
         figures.decided(row, 0)
     figures.measure(tally, 10**6)
-    expected = Tally()
+    expected = metrics.Tally()
     for completed_by, status, latency in found:
         known = 100 <= status < 600
-        expected.count(REQUESTS, completed_by, f"{status // 100}xx" if known else "other")
-        expected.observe(DECISION, completed_by, values=(latency / 1000,))
-        expected.observe(REPLY, completed_by, values=(1000.0,))
+        expected.count(metrics.REQUESTS, completed_by, f"{status // 100}xx" if known else "other")
+        expected.observe(metrics.DECISION, completed_by, values=(latency / 1000,))
+        expected.observe(metrics.REPLY, completed_by, values=(1000.0,))
     assert tally.counters == expected.counters
     assert tally.histograms.keys() == expected.histograms.keys()
     for key, counted in expected.histograms.items():

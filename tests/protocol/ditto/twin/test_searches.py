@@ -11,17 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.envelopes import decode, encode
-from ackstream.protocol.ditto.twin.searches import (
-    Cancel,
-    Page,
-    RequestPages,
-    Search,
-    Subscribe,
-    failed,
-    read_options,
-    read_search,
-    subscription_not_found,
-)
+from ackstream.protocol.ditto.twin import searches
 from ackstream.protocol.errors import DittoError
 
 TOPIC = "_/_/things/twin/search"
@@ -30,7 +20,7 @@ HEADERS = {"correlation-id": "c-1"}
 
 def read(action: str, value: Any = None, topic: str = TOPIC, **fields: Any) -> Any:
     message = {"topic": f"{topic}/{action}", "path": "/", "headers": {}, **fields}
-    return read_search(decode(json.dumps(message | ({} if value is None else {"value": value})).encode()))
+    return searches.read_search(decode(json.dumps(message | ({} if value is None else {"value": value})).encode()))
 
 
 def shown(envelope: Any) -> dict[str, Any]:
@@ -42,12 +32,12 @@ def shown(envelope: Any) -> dict[str, Any]:
 
 def test_a_client_subscribes_requests_pages_and_cancels():
     value = {"filter": "eq(attributes/x,1)", "options": "size(10),sort(+thingId)", "namespaces": ["org.acme"]}
-    wanted = Subscribe(value["filter"], value["options"], value["namespaces"], "attributes,thingId")
+    wanted = searches.Subscribe(value["filter"], value["options"], value["namespaces"], "attributes,thingId")
     assert read("subscribe", value, fields="attributes,thingId") == wanted
-    assert read("subscribe") == Subscribe()
-    assert read("request", {"subscriptionId": "0", "demand": 3}) == RequestPages("0", 3)
-    assert read("request", {"subscriptionId": "0"}) == RequestPages("0", 0)
-    assert read("cancel", {"subscriptionId": "0"}) == Cancel("0")
+    assert read("subscribe") == searches.Subscribe()
+    assert read("request", {"subscriptionId": "0", "demand": 3}) == searches.RequestPages("0", 3)
+    assert read("request", {"subscriptionId": "0"}) == searches.RequestPages("0", 0)
+    assert read("cancel", {"subscriptionId": "0"}) == searches.Cancel("0")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +83,7 @@ def test_any_other_message_is_refused(topic: str, action: str):
     ],
 )
 def test_options_sort_things_and_limit_pages(text: str, options: list[str]):
-    assert read_options(text) == options
+    assert searches.read_options(text) == options
 
 
 @pytest.mark.parametrize(
@@ -110,19 +100,19 @@ def test_options_sort_things_and_limit_pages(text: str, options: list[str]):
 )
 def test_options_that_address_a_page_or_cannot_be_read_are_refused(text: str, words: str):
     with pytest.raises(DittoError) as caught:
-        read_options(text)
+        searches.read_options(text)
     assert (caught.value.error, caught.value.message) == ("thing-search:search.option.invalid", words)
 
 
 # -- a subscription ----------------------------------------------------------------------------------------------------
 
 
-def page(*items: int, cursor: str | None = None) -> Page:
-    return Page([msgspec.Raw(str(item).encode()) for item in items], cursor)
+def page(*items: int, cursor: str | None = None) -> searches.Page:
+    return searches.Page([msgspec.Raw(str(item).encode()) for item in items], cursor)
 
 
 def test_pages_are_queried_by_the_cursor_of_the_one_before():
-    search = Search("0", Subscribe("eq(a,1)", "size(2)", ["org.acme"], "thingId"), HEADERS)
+    search = searches.Search("0", searches.Subscribe("eq(a,1)", "size(2)", ["org.acme"], "thingId"), HEADERS)
     query = search.query()
     assert (str(query.topic), query.path) == ("_/_/things/twin/commands/retrieve", "/search/things")
     value = {"filter": "eq(a,1)", "namespaces": ["org.acme"], "options": ["size(2)"], "fields": "thingId"}
@@ -132,11 +122,11 @@ def test_pages_are_queried_by_the_cursor_of_the_one_before():
 
 
 def test_what_the_client_left_out_is_not_in_the_query():
-    assert msgspec.json.decode(Search("0", Subscribe(namespaces=[]), HEADERS).query().value) == {}
+    assert msgspec.json.decode(searches.Search("0", searches.Subscribe(namespaces=[]), HEADERS).query().value) == {}
 
 
 def test_events_repeat_the_headers_of_the_latest_command_and_the_last_page_is_followed_by_complete():
-    search = Search("7", Subscribe(), HEADERS)
+    search = searches.Search("7", searches.Subscribe(), HEADERS)
     assert shown(search.event("created")) == {
         "topic": f"{TOPIC}/created",
         "headers": {"correlation-id": "c-1", "content-type": "application/json"},
@@ -154,29 +144,29 @@ def test_events_repeat_the_headers_of_the_latest_command_and_the_last_page_is_fo
 
 
 def test_a_search_that_finds_nothing_is_complete_without_a_page():
-    (end,) = Search("0", Subscribe(), HEADERS).receive(page())
+    (end,) = searches.Search("0", searches.Subscribe(), HEADERS).receive(page())
     assert str(end.topic) == f"{TOPIC}/complete"
 
 
 @pytest.mark.parametrize("pages", [0, -1])
 def test_the_demand_is_positive(pages: int):
     with pytest.raises(DittoError) as caught:
-        Search("0", Subscribe(), HEADERS).request(pages, HEADERS)
+        searches.Search("0", searches.Subscribe(), HEADERS).request(pages, HEADERS)
     assert (caught.value.status, caught.value.error) == (400, "thing-search:subscription.protocol.error")
 
 
 def test_a_failure_carries_its_error():
     value = {"status": 404, "error": "thing-search:subscription.not.found"}
-    found = shown(failed("9", HEADERS, subscription_not_found("9")))
+    found = shown(searches.failed("9", HEADERS, searches.subscription_not_found("9")))
     assert (found["topic"], found["value"]["subscriptionId"]) == (f"{TOPIC}/failed", "9")
     assert found["value"]["error"].items() >= value.items()
     assert "status" not in found
-    assert shown(failed("9", HEADERS, msgspec.Raw(b'{"status":408}')))["value"]["error"] == {"status": 408}
+    assert shown(searches.failed("9", HEADERS, msgspec.Raw(b'{"status":408}')))["value"]["error"] == {"status": 408}
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=20), st.lists(st.integers(1, 5), max_size=20))
 def test_never_more_pages_than_requested_and_one_end_after_the_last(sizes: list[int], requests: list[int]):
-    search = Search("0", Subscribe(), HEADERS)
+    search = searches.Search("0", searches.Subscribe(), HEADERS)
     pages = [page(*range(size), cursor=str(number)) for number, size in enumerate(sizes[:-1])] + [
         page(*range(sizes[-1]))
     ]

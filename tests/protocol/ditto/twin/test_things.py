@@ -8,16 +8,7 @@ import pytest
 
 from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.ditto.twin.things import (
-    check,
-    check_id,
-    merged,
-    partial_thing,
-    placeholders,
-    resource,
-    select_of_thing,
-    thing_content,
-)
+from ackstream.protocol.ditto.twin import things
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import select
 
@@ -40,14 +31,14 @@ from ackstream.protocol.json import select
     ],
 )
 def test_a_path_names_a_resource(path: str, kind: str, pointer: str | None) -> None:
-    found = resource(path)
+    found = things.resource(path)
     assert (found.kind, found.path, found.pointer) == (kind, path, pointer)
 
 
 @pytest.mark.parametrize("path", ["/thingId", "/policyId/x", "/features/f/x", "/inbox/messages/x", "/definition/x"])
 def test_other_paths_are_refused(path: str) -> None:
     with pytest.raises(DittoError) as found:
-        resource(path)
+        things.resource(path)
     assert (found.value.status, found.value.error) == (400, "protocoladapter:unknown.path")
 
 
@@ -69,7 +60,7 @@ def test_other_paths_are_refused(path: str) -> None:
 )
 def test_a_value_that_does_not_belong_there_is_refused(path: str, value: Any, error: str) -> None:
     with pytest.raises(DittoError) as found:
-        check(resource(path), value)
+        things.check(things.resource(path), value)
     assert (found.value.status, found.value.error) == (400, error)
 
 
@@ -82,30 +73,30 @@ def test_a_value_that_does_not_belong_there_is_refused(path: str, value: Any, er
     ],
 )  # fmt: skip
 def test_other_values_may_stand_there(path: str, value: Any) -> None:
-    check(resource(path), value)
+    things.check(things.resource(path), value)
 
 
 def test_a_thing_is_kept_with_its_id_and_known_members_in_their_order() -> None:
     given = {"features": {}, "unknown": 1, "_revision": 7, "attributes": {"a": 1}}
-    assert list(thing_content(given, "a:b")) == ["thingId", "attributes", "features"]
-    assert thing_content(given, "a:b")["thingId"] == "a:b"
+    assert list(things.thing_content(given, "a:b")) == ["thingId", "attributes", "features"]
+    assert things.thing_content(given, "a:b")["thingId"] == "a:b"
 
 
 def test_the_id_of_another_thing_is_refused() -> None:
     with pytest.raises(DittoError) as found:
-        thing_content({"thingId": "a:c"}, "a:b")
+        things.thing_content({"thingId": "a:c"}, "a:b")
     assert found.value.error == "things:id.notsettable"
 
 
 @pytest.mark.parametrize("thing_id", ["a:b", ":b", "org.acme-x.y:b c", "a:b:c"])
 def test_ids_have_a_namespace_and_a_name(thing_id: str) -> None:
-    check_id(thing_id)
+    things.check_id(thing_id)
 
 
 @pytest.mark.parametrize("thing_id", ["", "a", "a:", "1a:b", "a..b:c", "a:b/c", "a:\x00", "a:" + "b" * 300])
 def test_other_ids_are_refused(thing_id: str) -> None:
     with pytest.raises(DittoError) as found:
-        check_id(thing_id)
+        things.check_id(thing_id)
     assert found.value.error == "things:id.invalid"
 
 
@@ -135,18 +126,18 @@ def event(action: str, path: str, value: Any = ..., channel: str = "twin") -> En
     ],
 )
 def test_an_event_tells_id_revision_timestamp_and_only_what_changed(given: Envelope, told: dict[str, Any]):
-    assert partial_thing(given) == FACTS | told
+    assert things.partial_thing(given) == FACTS | told
 
 
 def test_what_is_no_event_tells_nothing_of_the_thing():
     topic = TopicPath.parse("org.acme/lamp/things/live/messages/ask")
-    assert partial_thing(Envelope(topic, {}, "/inbox/messages/ask", raw({"attributes": 1}))) == {}
+    assert things.partial_thing(Envelope(topic, {}, "/inbox/messages/ask", raw({"attributes": 1}))) == {}
 
 
 def test_two_things_are_merged_object_by_object_and_the_second_wins():
     base = {"attributes": {"a": 1, "b": 2}, "policyId": "p:q"}
-    assert merged(base, {"attributes": {"b": 3}}) == {"attributes": {"a": 1, "b": 3}, "policyId": "p:q"}
-    assert merged(base, {"attributes": 5})["attributes"] == 5
+    assert things.merged(base, {"attributes": {"b": 3}}) == {"attributes": {"a": 1, "b": 3}, "policyId": "p:q"}
+    assert things.merged(base, {"attributes": 5})["attributes"] == 5
     assert base["attributes"] == {"a": 1, "b": 2}
 
 
@@ -184,13 +175,13 @@ def test_two_things_are_merged_object_by_object_and_the_second_wins():
 def test_filters_may_ask_about_the_signal_itself(
     topic: str, path: str, thing: dict[str, Any], prefix: str, expected: dict[str, Any]
 ):
-    assert placeholders(Envelope(TopicPath.parse(topic), {}, path), thing)[prefix] == expected
+    assert things.placeholders(Envelope(TopicPath.parse(topic), {}, path), thing)[prefix] == expected
 
 
 @pytest.mark.parametrize("selector", ["_policy", "thingId,_metadata/attributes", "_policy(policyId)"])
 def test_fields_that_things_do_not_have_here_are_refused(selector: str) -> None:
     with pytest.raises(DittoError) as found:
-        select_of_thing({"thingId": "a:b"}, selector)
+        things.select_of_thing({"thingId": "a:b"}, selector)
     assert found.value.status == 501
     # an attribute may have any name
     assert select({"_policy": 1}, "_policy") == {"_policy": 1}
