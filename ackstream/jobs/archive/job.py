@@ -39,14 +39,12 @@ if TYPE_CHECKING:
 NAME = "archive"
 SOURCES = ("ledger", AUDIT)
 LARGEST = 256 * 1024 * 1024
-"""Up to so many bytes, the rows of a batch are written by the driver: for a usual one, tasks of Spark take longer."""
+"""Up to as many bytes, in even shares of a batch's tasks, rows come to the driver with their summary, and it writes
+them: a cache between two passes takes longer, and so do tasks of Spark."""
 
 PIECE = 4 * 1024 * 1024
 """About so many bytes of records come to a worker at once and become one row, of which Spark holds a few copies. A
 worker goes through them once for each column: of 16 MB the processor's caches hold too little, a sixth of the time."""
-
-SMALL = 2 * 1024 * 1024
-"""Rows of so many bytes come to the driver together with their summary."""
 
 _SAME_ROW = " AND ".join(f"{name} <=> known_{name}" for name in KEY)
 
@@ -84,9 +82,11 @@ class ArchiveFold:
     def write(self, frame: DataFrame, batch_id: int, application: str) -> None:
         """Append the rows of one batch of the ledger, except those that are already in the tables."""
         # ``application`` names the sequence of batches: with that of another checkpoint, Delta would skip them
-        records = parse(frame).persist()
+        records = parse(frame)
+        summary = summarise(records, LARGEST // max(frame.rdd.getNumPartitions(), 1))
+        # only filled if Spark writes
+        records.persist()
         try:
-            summary = summarise(records)
             # a table without rows is not touched: an empty commit costs as much as a full one
             due = [name for name in TABLES if any(span.rows[name] for span in summary.spans)]
             append = partial(self._append, records=records, summary=summary, transaction=(application, batch_id))
@@ -99,8 +99,8 @@ class ArchiveFold:
         count = sum(span.rows[table] for span in spans)
         written = self._memory(records.sparkSession, table, spans, transaction[0])
         plain = all(written.decides(span) and not span.copies for span in spans)
-        if plain and summary.bytes <= LARGEST and count <= tables.ROWS_PER_FILE:
-            rows = summary.rows(records, table)
+        if plain and summary.whole and count <= tables.ROWS_PER_FILE:
+            rows = summary.rows(table)
             fresh = written.fresh(rows, spans)
             if fresh.num_rows:
                 tables.append_rows(records.sparkSession, fresh, self._lake, table, *transaction)
@@ -161,25 +161,24 @@ class BatchSpan:
 
 
 class Summary:
-    """The spans of a batch, and its rows where they have come along."""
+    """The spans of a batch, and its rows if it is ``whole``."""
 
-    def __init__(self, found: pa.Table) -> None:
-        """Take the columns of :data:`PROJECTED`, in which rows may be missing."""
+    def __init__(self, found: pa.Table, share: int) -> None:
+        """Take the columns of :data:`PROJECTED`; rows are missing where the ``bytes`` exceed the share."""
         self.spans = _united(found["spans"])
-        self.bytes = sum(found["bytes"].to_pylist())
-        self._found = found if max(found["bytes"].to_pylist(), default=0) <= SMALL else None
+        self.whole = max(found["bytes"].to_pylist(), default=0) <= share
+        self._found = found if self.whole else found.slice(0, 0)
 
-    def rows(self, records: DataFrame, table: str) -> pa.Table:
-        """Return a table's rows, of which there are some, on the driver."""
-        found = self._found if self._found is not None else records.select(table).toArrow()
-        parts = [pa.ipc.open_stream(part.as_buffer()).read_all() for part in found[table] if part.is_valid]
+    def rows(self, table: str) -> pa.Table:
+        """Return a table's rows, of which there are some, of a whole batch."""
+        parts = [pa.ipc.open_stream(part.as_buffer()).read_all() for part in self._found[table] if part.is_valid]
         return pa.concat_tables(parts)
 
 
-def summarise(records: DataFrame) -> Summary:
-    """Summarise parsed records in one pass, which also fills their cache; without records there is no span."""
-    small = [f"if(bytes <= {SMALL}, {name}, NULL) AS {name}" for name in TABLES]
-    return Summary(records.selectExpr("spans", "bytes", *small).toArrow())
+def summarise(records: DataFrame, share: int) -> Summary:
+    """Summarise parsed records, with their rows up to a share of bytes in a task; without records there is no span."""
+    sent = [f"if(bytes <= {share}, {name}, NULL) AS {name}" for name in TABLES]
+    return Summary(records.selectExpr("spans", "bytes", *sent).toArrow(), share)
 
 
 def _united(spans: pa.ChunkedArray) -> list[BatchSpan]:

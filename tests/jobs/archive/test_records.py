@@ -47,14 +47,14 @@ def project(*values: bytes | None, topic: str = "ledger") -> job.Summary:
         for offset, value in enumerate(values)
     ]
     batches = [pa.RecordBatch.from_pylist(found[at : at + 400], schema=KAFKA) for at in range(0, len(found), 400)]
-    return job.Summary(pa.Table.from_batches(map(parsed_records.project, batches)))
+    return job.Summary(pa.Table.from_batches(map(parsed_records.project, batches)), job.LARGEST)
 
 
 def stored(summary: job.Summary, table: str) -> list[Any]:
     """Return the rows of a table that came along with a summary."""
     if not any(span.rows[table] for span in summary.spans):
         return []
-    return [SimpleNamespace(**row) for row in summary.rows(None, table).to_pylist()]
+    return [SimpleNamespace(**row) for row in summary.rows(table).to_pylist()]
 
 
 def rows(table: str, *values: bytes | None) -> list[Any]:
@@ -305,22 +305,26 @@ def test_an_audit_record_with_a_wrong_type_is_a_row_or_a_dead_letter() -> None:
     assert 0 < counts["dead_letters"] < len(values) == sum(counts.values())
 
 
-def test_rows_that_spark_takes_are_those_of_the_driver(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_spark_takes_are_those_of_the_driver(spark: SparkSession) -> None:
     frame = records.frame(spark, [*wrong()[::10], b"garbage"]).repartition(3)
     parsed = parsed_records.parse(frame)
-    for small in (job.SMALL, 0):
-        # from 0 on they stay where they are until they are asked for
-        monkeypatch.setattr(job, "SMALL", small)
-        summary = job.summarise(parsed)
-        for table in ("signals", "acknowledgements", "outcomes", "dead_letters"):
-            own = spark.createDataFrame(summary.rows(parsed, table))
-            assert_df_equality(
-                own,
-                parsed_records.rows(parsed, table),
-                ignore_row_order=True,
-                ignore_nullable=True,
-                ignore_metadata=True,
-            )
+    summary = job.summarise(parsed, job.LARGEST)
+    for table in ("signals", "acknowledgements", "outcomes", "dead_letters"):
+        assert_df_equality(
+            spark.createDataFrame(summary.rows(table)),
+            parsed_records.rows(parsed, table),
+            ignore_row_order=True,
+            ignore_nullable=True,
+            ignore_metadata=True,
+        )
+
+
+def test_rows_beyond_the_share_of_a_task_stay_where_they_are(spark: SparkSession) -> None:
+    parsed = parsed_records.parse(records.frame(spark, [records.outcome(number) for number in range(100)]).coalesce(1))
+    size = parsed.selectExpr("max(bytes)").collect()[0][0]
+    found = {share: job.summarise(parsed, share) for share in (size, size - 1, 0)}
+    assert {share: summary.whole for share, summary in found.items()} == {size: True, size - 1: False, 0: False}
+    assert all(summary.spans == found[size].spans for summary in found.values())
 
 
 def test_a_summary_counts_rows_and_copies_by_query() -> None:
@@ -342,4 +346,4 @@ def test_a_summary_counts_rows_and_copies_by_query() -> None:
 
 
 def test_no_record_gives_no_span(spark: SparkSession) -> None:
-    assert job.summarise(parsed_records.parse(records.frame(spark, []))).spans == []
+    assert job.summarise(parsed_records.parse(records.frame(spark, [])), 0).spans == []
