@@ -58,9 +58,18 @@ class Operation:
 _NOT_DELETED = ("/policyId",)
 _FEATURE = "/features/{featureId}"
 _PARTS = (
-    *("", "/policyId", "/definition", "/attributes", "/attributes/{attributePath+}", "/features", _FEATURE),
+    "",
+    "/policyId",
+    "/definition",
+    "/attributes",
+    "/attributes/{attributePath+}",
+    "/features",
+    _FEATURE,
     f"{_FEATURE}/definition",
-    *(f"{_FEATURE}/{name}{path}" for name in ("properties", "desiredProperties") for path in ("", "/{propertyPath+}")),
+    f"{_FEATURE}/properties",
+    f"{_FEATURE}/properties/{{propertyPath+}}",
+    f"{_FEATURE}/desiredProperties",
+    f"{_FEATURE}/desiredProperties/{{propertyPath+}}",
 )
 """The parts of a thing, as templates of their JSON pointers."""
 SEARCH_PARAMETERS = ("filter", "namespaces", "option", "fields")
