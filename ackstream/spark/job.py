@@ -267,9 +267,9 @@ def main(*jobs: Job) -> None:
         ):
             started: list[tuple[str, StreamingQuery]] = []
 
-            def over() -> bool:
+            def over(seconds: float = ENDED_SECONDS) -> bool:
                 HEALTH.beat(DRIVER, time.monotonic())
-                return stop.is_set() or any(_ended(settings, *one, stop) for one in started)
+                return stop.is_set() or any(_ended(settings, *one, stop, seconds) for one in started)
 
             waiting = list(jobs)
             while waiting and not stop.is_set():
@@ -284,16 +284,16 @@ def main(*jobs: Job) -> None:
                     # a start may take long
                     HEALTH.expect(DRIVER, SILENT_SECONDS, vital=True)
             # after a restart, all of them continue from their checkpoints
-            while not over():
-                stop.wait(AWAIT_SECONDS)
+            while not over(AWAIT_SECONDS):
+                pass
 
     run_with_settings(run, jobs[0].name)
 
 
-def _ended(settings: Settings, name: str, query: StreamingQuery, stop: threading.Event) -> bool:
-    """Return whether a query has ended; raise an AckstreamError if it has failed."""
+def _ended(settings: Settings, name: str, query: StreamingQuery, stop: threading.Event, seconds: float) -> bool:
+    """Return whether a query ends within the seconds; raise an AckstreamError if it has failed."""
     try:
-        return bool(query.awaitTermination(ENDED_SECONDS))
+        return bool(query.awaitTermination(seconds))
     except StreamingQueryException as error:
         if stop.is_set():
             # a signal to all processes also ends Python's workers
