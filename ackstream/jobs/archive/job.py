@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 NAME = "archive"
 SOURCES = ("ledger", AUDIT)
 LARGEST = 256 * 1024 * 1024
-"""Up to as many bytes, in even shares of a batch's tasks, rows come to the driver with their summary, and it writes
-them: a cache between two passes takes longer, and so do tasks of Spark."""
+"""The driver writes a batch if no task has more than its even share of these bytes: its rows come with the summary.
+A cache between two passes takes longer, and so do tasks of Spark."""
 
 PIECE = 4 * 1024 * 1024
 """About so many bytes of records come to a worker at once and become one row, of which Spark holds a few copies. A

@@ -68,9 +68,11 @@ def _part_type(table: str) -> Any:
         if column.name in (*KEY, PARTITION):
             continue
         kind: Any = Raw if column.name in JSON_TEXTS and column.kind == TEXT else _KINDS[column.kind]
-        # in a union with null, Raw would lose the difference between null and nothing
-        default = (kind if kind is Raw else kind | None, None) if column.nullable else (kind,)
-        fields.append((column.name, *default))
+        if not column.nullable:
+            fields.append((column.name, kind))
+        else:
+            # in a union with null, Raw would lose the difference between null and nothing
+            fields.append((column.name, kind if kind is Raw else kind | None, None))
     return msgspec.defstruct(PART_OF[table], fields, kw_only=True, gc=False)
 
 
@@ -91,6 +93,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 def read(value: bytes | None, topic: str, *, valid: bool) -> Record | str:
     """Return the record, or why it is malformed; the ``topic`` decides its parts, as each topic has its own writers."""
+    # ``valid``: the value is known to be UTF-8
     if value is None:
         return "it has no value"
     try:
@@ -112,8 +115,8 @@ def read(value: bytes | None, topic: str, *, valid: bool) -> Record | str:
 def malformed(reason: str, row: Mapping[str, Any], received_at: int) -> Record:
     """Return the record that stands for a malformed one: it has a dead letter, and neither query nor batch."""
     # ``row``: key, value and coordinates; ``received_at``: epoch milliseconds
-    own = {"reason": f"malformed ledger record: {reason}", "received_at": received_at, "truncated": False}
-    letter = PART_TYPES["dead_letter"](**own, **row)
+    why = f"malformed ledger record: {reason}"
+    letter = PART_TYPES["dead_letter"](reason=why, received_at=received_at, truncated=False, **row)
     identity = f"{row['topic']}-{row['partition']}-{row['offset']}"
     return FORM(kind="malformed", id=identity, query_id=None, batch_id=None, dead_letter=letter)
 
@@ -165,7 +168,7 @@ def project(batch: pa.RecordBatch, size: int = 0) -> pa.RecordBatch:
         records.append(record)
     parts = {table: _parts(records, part) for table, part in PART_OF.items()}
     found = {name: _stream(_rows(name, *of)) for name, of in parts.items() if of[0]}
-    size += sum(rows.nbytes for rows in found.values())
+    size += sum(stream.nbytes for stream in found.values())
     streams = [found.get(table, pa.nulls(1, pa.binary())) for table in TABLES]
     spans = pa.array([_spans(records, parts)], _ARROW.field("spans").type)
     return pa.RecordBatch.from_arrays([spans, pa.array([size]), *streams], schema=_ARROW)
