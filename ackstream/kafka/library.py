@@ -17,7 +17,15 @@ import lz4.frame
 import snappy  # noqa: F401 - without it the library cannot read records that are compressed with it
 import zstandard
 from kafka import KafkaConsumer
-from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, LeaderNotAvailableError, RetriableError
+from kafka.errors import (
+    InvalidProducerEpochError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    ProducerFencedError,
+    RetriableError,
+)
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -230,6 +238,13 @@ def producer_identity(producer: Any) -> str:
     """Return the id and epoch that the broker gave to a producer of transactions: no two have the same."""
     identity = producer._transaction_manager.producer_id_and_epoch  # noqa: SLF001 - there is no public way
     return f"{identity.producer_id}-{identity.epoch}"
+
+
+def is_fenced(producer: Any, error: BaseException) -> bool:
+    """Return whether a producer of transactions failed since another one has taken its transactional id."""
+    # a send that follows raises a plain KafkaError, which has the cause in its text only
+    causes = (error, producer._transaction_manager.last_error)  # noqa: SLF001 - there is no public way
+    return any(isinstance(one, ProducerFencedError | InvalidProducerEpochError) for one in causes)
 
 
 def end_transaction(producer: Any, timeout: float, *, commit: bool) -> None:

@@ -9,11 +9,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from kafka import TopicPartition
+from kafka.errors import KafkaError
 
 from ackstream.client import RedriveStopped, redrive
 from ackstream.client.redriving import redrive as module
@@ -139,8 +141,19 @@ def test_a_run_that_is_killed_and_repeated_sends_each_letter_once(settings: Sett
     assert origins(read(settings.kafka, "signals", 2 * len(ids))) == Counter(ids)
 
 
-def test_a_second_run_ends_the_first(settings: Settings):
+@pytest.mark.parametrize("noticed", ["by a send", "by the commit"])
+def test_a_second_run_ends_the_first(settings: Settings, monkeypatch: pytest.MonkeyPatch, noticed: str):
     ids = give_up(settings, 60)
+    submit = module._Run._submit
+
+    def wait(*of: Any) -> Any:
+        future = submit(*of)
+        with suppress(KafkaError):
+            future.get(timeout=30)
+        return future
+
+    if noticed == "by a send":
+        monkeypatch.setattr(module._Run, "_submit", wait)
 
     def again(_report: object) -> None:
         assert redrive(settings, rate=1_000).redriven == 50

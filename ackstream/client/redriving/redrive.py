@@ -22,7 +22,7 @@ from ackstream.client.errors import RedriveStopped
 from ackstream.client.redriving.letters import AT_ONCE, all_of, chunks, contents, from_tables, from_topic, letter_of
 from ackstream.errors import BadParameterError, UnreachableError
 from ackstream.kafka import clients
-from ackstream.kafka.library import end_transaction, partition_of, producer_identity
+from ackstream.kafka.library import end_transaction, is_fenced, partition_of, producer_identity
 from ackstream.kafka.parties import REDRIVE
 from ackstream.kafka.reader import POLL_MS, TopicReader, check_topics
 from ackstream.protocol import record_headers
@@ -202,12 +202,13 @@ class _Run(clients.Closing):
             turn = max(turn, time.monotonic()) + len(chunk) / rate
             try:
                 self._send(self._available(chunk))
-            except (errors.ProducerFencedError, errors.InvalidProducerEpochError):
-                raise RedriveStopped(
-                    f"Another run of redrive has begun, which ends this one, or Kafka did not end a transaction within "
-                    f"{TRANSACTION_SECONDS:g} s: run one at a time. Run the command again; none is sent twice."
-                ) from None
             except errors.KafkaError as error:
+                if is_fenced(self._producer, error):
+                    raise RedriveStopped(
+                        f"Another run of redrive has begun, which ends this one, or Kafka did not end a transaction "
+                        f"within {TRANSACTION_SECONDS:g} s: run one at a time. Run the command again; none is sent "
+                        f"twice."
+                    ) from None
                 raise UnreachableError(
                     f"Kafka did not give or take the dead letters: {error}. Run the command again; none is sent twice."
                 ) from error
@@ -240,7 +241,7 @@ class _Run(clients.Closing):
         except BaseException as error:
             # the numbers of a publisher and of its rows have no gaps
             self._rows, self._numbers = before
-            if isinstance(error, (errors.ProducerFencedError, errors.InvalidProducerEpochError)):
+            if is_fenced(self._producer, error):
                 raise
             # else it hides the records of others in its topics until it times out
             with suppress(errors.KafkaError):
