@@ -50,11 +50,24 @@ class Commands(TyperGroup):
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
-        except errors.AckstreamError as error:
-            terminal.Terminal(stderr=True, soft_wrap=True).print(Text(str(error), style="red"))
-            raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt:
             raise typer.Exit(terminal.INTERRUPTED) from None
+        except Exception as error:
+            if (known := _known(error)) is None:
+                raise
+            terminal.Terminal(stderr=True, soft_wrap=True).print(Text(str(known), style="red"))
+            raise typer.Exit(exit_code(known)) from None
+
+
+def _known(error: Exception) -> errors.AckstreamError | None:
+    """Return an error of the product; in place of Kafka's library, whose broker goes away, the sentence about it."""
+    if isinstance(error, errors.AckstreamError):
+        return error
+    if not type(error).__module__.startswith("kafka."):
+        return None
+    from ackstream.kafka.clients import EXPECTED, failure
+
+    return failure(terminal.load().kafka, error) if isinstance(error, EXPECTED) else None
 
 
 app = typer.Typer(

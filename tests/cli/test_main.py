@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer
+from kafka.errors import KafkaConnectionError, RequestTimedOutError
 from typer.testing import CliRunner
 
 from ackstream import __version__
@@ -63,6 +64,23 @@ def test_an_error_of_the_product_is_its_sentence_and_an_exit_code(error: Excepti
     assert result.exit_code == code
     assert result.stderr == f"{error}\n"
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("error", [RequestTimedOutError("after 30 s"), KafkaConnectionError("socket disconnected")])
+def test_a_broker_that_goes_away_in_the_middle_of_a_command_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    failing = typer.Typer(cls=Commands)
+
+    @failing.command()
+    def first() -> None:
+        raise error
+
+    failing.command("second")(lambda: None)
+    monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", "localhost:1")
+    result = CliRunner().invoke(failing, ["first"])
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("No Kafka answers at localhost:1: start one with `ackstream up`")
 
 
 def test_an_error_of_the_program_is_not_hidden():
