@@ -153,9 +153,14 @@ from kafka.errors import KafkaError
 
 bootstrap, codec, megabytes, *topics = sys.argv[1:]
 size = int(megabytes) * 1_000_000
-producer = KafkaProducer(
-    bootstrap_servers=bootstrap, compression_type=codec, max_request_size=2 * size, retries=0, enable_idempotence=False
-)
+options = {"compression_type": codec, "max_request_size": 2 * size, "retries": 0, "enable_idempotence": False}
+producer = None
+while producer is None:
+    # another fault may have taken the broker away
+    try:
+        producer = KafkaProducer(bootstrap_servers=bootstrap, **options)
+    except KafkaError:
+        pass
 for topic in topics:
     try:
         print(topic, "stored at", producer.send(topic, bytes(size), b"key").get(120).offset)
