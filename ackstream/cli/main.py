@@ -53,17 +53,17 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(terminal.INTERRUPTED) from None
         except Exception as error:
-            if (known := _known(error)) is None:
+            if (own := _own_error(error)) is None:
                 raise
-            terminal.Terminal(stderr=True, soft_wrap=True).print(Text(str(known), style="red"))
-            raise typer.Exit(exit_code(known)) from None
+            terminal.Terminal(stderr=True, soft_wrap=True).print(Text(str(own), style="red"))
+            raise typer.Exit(exit_code(own)) from None
 
 
-def _known(error: Exception) -> errors.AckstreamError | None:
-    """Return an error of the product; in place of Kafka's library, whose broker goes away, the sentence about it."""
+def _own_error(error: Exception) -> errors.AckstreamError | None:
+    """Return an error of the product as it is, and one of Kafka's library about its broker as the product says it."""
     if isinstance(error, errors.AckstreamError):
         return error
-    if not type(error).__module__.startswith("kafka."):
+    if type(error).__module__.partition(".")[0] != "kafka":
         return None
     from ackstream.kafka.clients import EXPECTED, failure
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 from kafka.errors import KafkaConnectionError, RequestTimedOutError
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from ackstream import __version__
 from ackstream.cli import demo as runs
@@ -37,6 +37,18 @@ def _no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def failed(error: BaseException) -> Result:
+    """Return the result of a command that raises an error."""
+    failing = typer.Typer(cls=Commands)
+
+    @failing.command()
+    def first() -> None:
+        raise error
+
+    failing.command("second")(lambda: None)
+    return CliRunner().invoke(failing, ["first"])
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -53,14 +65,7 @@ def _no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_error_of_the_product_is_its_sentence_and_an_exit_code(error: Exception, code: int):
-    failing = typer.Typer(cls=Commands)
-
-    @failing.command()
-    def first() -> None:
-        raise error
-
-    failing.command("second")(lambda: None)
-    result = CliRunner().invoke(failing, ["first"])
+    result = failed(error)
     assert result.exit_code == code
     assert result.stderr == f"{error}\n"
     assert result.stdout == ""
@@ -70,39 +75,18 @@ def test_an_error_of_the_product_is_its_sentence_and_an_exit_code(error: Excepti
 def test_a_broker_that_goes_away_in_the_middle_of_a_command_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ):
-    failing = typer.Typer(cls=Commands)
-
-    @failing.command()
-    def first() -> None:
-        raise error
-
-    failing.command("second")(lambda: None)
     monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", "localhost:1")
-    result = CliRunner().invoke(failing, ["first"])
+    result = failed(error)
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith("No Kafka answers at localhost:1: start one with `ackstream up`")
 
 
 def test_an_error_of_the_program_is_not_hidden():
-    failing = typer.Typer(cls=Commands)
-
-    @failing.command()
-    def first() -> None:
-        raise ZeroDivisionError
-
-    failing.command("second")(lambda: None)
-    assert isinstance(CliRunner().invoke(failing, ["first"]).exception, ZeroDivisionError)
+    assert isinstance(failed(ZeroDivisionError()).exception, ZeroDivisionError)
 
 
 def test_ctrl_c_is_the_code_of_shells():
-    failing = typer.Typer(cls=Commands)
-
-    @failing.command()
-    def first() -> None:
-        raise KeyboardInterrupt
-
-    failing.command("second")(lambda: None)
-    assert CliRunner().invoke(failing, ["first"]).exit_code == 130
+    assert failed(KeyboardInterrupt()).exit_code == 130
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"], ["submit", "--help"], ["send", "-h"]])
