@@ -153,14 +153,11 @@ from kafka.errors import KafkaError
 
 bootstrap, codec, megabytes, *topics = sys.argv[1:]
 size = int(megabytes) * 1_000_000
-options = {"compression_type": codec, "max_request_size": 2 * size, "retries": 0, "enable_idempotence": False}
-producer = None
-while producer is None:
+producer = KafkaProducer(
+    bootstrap_servers=bootstrap, compression_type=codec, max_request_size=2 * size, retries=0, enable_idempotence=False,
     # another fault may have taken the broker away
-    try:
-        producer = KafkaProducer(bootstrap_servers=bootstrap, **options)
-    except KafkaError:
-        pass
+    bootstrap_timeout_ms=600_000,
+)
 for topic in topics:
     try:
         print(topic, "stored at", producer.send(topic, bytes(size), b"key").get(120).offset)
