@@ -20,11 +20,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (1_994, 9),
     "protocol": (6_359, 30),
-    "kafka": (2_056, 8),
+    "kafka": (2_049, 8),
     "spark": (3_460, 12),
     "lake": (1_751, 9),
     "jobs": (10_420, 38),
-    "client": (10_180, 40),
+    "client": (10_177, 40),
     "observe": (1_452, 7),
     "gateway": (5_600, 22),
     "connectivity": (4_376, 15),
@@ -38,11 +38,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_769, 212
+LINES, MODULES = 52_759, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_818
+CORE_LINES = 34_808
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

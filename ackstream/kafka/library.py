@@ -16,16 +16,7 @@ from typing import Any
 import lz4.frame
 import snappy  # noqa: F401 - without it the library cannot read records that are compressed with it
 import zstandard
-from kafka import KafkaConsumer
-from kafka.errors import (
-    InvalidProducerEpochError,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    LeaderNotAvailableError,
-    ProducerFencedError,
-    RetriableError,
-)
+from kafka import KafkaConsumer, errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -69,7 +60,9 @@ def _of_leaders(look_up: Callable[..., Any], partitions: Any, timeout_ms: int | 
         return look_up(partitions, timeout_ms)
     except KeyError as error:
         without = error.args[0]
-        raise LeaderNotAvailableError(f"Partition {without.partition} of {without.topic} has no leader") from error
+        raise errors.LeaderNotAvailableError(
+            f"Partition {without.partition} of {without.topic} has no leader"
+        ) from error
 
 
 class Sockets(selectors.DefaultSelector):
@@ -130,7 +123,7 @@ MAX_BATCH_BYTES = 64 * 1024 * 1024
 """The largest batch of records that is unpacked; some kB of a foreign cluster may be gigabytes once decompressed."""
 
 
-class BatchTooLargeError(KafkaError):  # type: ignore[misc]  # kafka-python is not typed
+class BatchTooLargeError(errors.KafkaError):  # type: ignore[misc]  # kafka-python is not typed
     """A batch is larger than :data:`MAX_BATCH_BYTES` once decompressed; ``following``: the offset after it."""
 
 
@@ -190,7 +183,7 @@ class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python 
             return int(super().partition(topic, key, serialized_key, value, serialized_value, cluster))
         partitions = cluster.partitions_for_topic(topic)
         if not partitions:
-            raise LeaderNotAvailableError(topic)
+            raise errors.LeaderNotAvailableError(topic)
         return partition_of(serialized_key, len(partitions))
 
 
@@ -224,7 +217,7 @@ def keep_identity(producer: Any) -> None:
 
         def on_complete(number: int, answer: object) -> None:
             # the one failure after which the library repeats a request
-            away = KafkaConnectionError(str(answer)) if isinstance(answer, RetriableError) else answer
+            away = errors.KafkaConnectionError(str(answer)) if isinstance(answer, errors.RetriableError) else answer
             complete(handler, number, away)
 
         handler.on_complete = on_complete
@@ -244,7 +237,7 @@ def is_fenced(producer: Any, error: BaseException) -> bool:
     """Return whether a producer of transactions failed since another one has taken its transactional id."""
     # a send that follows raises a plain KafkaError, which has the cause in its text only
     causes = (error, producer._transaction_manager.last_error)  # noqa: SLF001 - there is no public way
-    return any(isinstance(one, ProducerFencedError | InvalidProducerEpochError) for one in causes)
+    return any(isinstance(one, errors.ProducerFencedError | errors.InvalidProducerEpochError) for one in causes)
 
 
 def end_transaction(producer: Any, timeout: float, *, commit: bool) -> None:
@@ -254,4 +247,4 @@ def end_transaction(producer: Any, timeout: float, *, commit: bool) -> None:
     result = manager.begin_commit() if commit else manager.begin_abort()
     producer._sender.wakeup()  # noqa: SLF001
     if not result.wait(timeout * 1000):
-        raise KafkaTimeoutError(f"a transaction did not end within {timeout:g} s")
+        raise errors.KafkaTimeoutError(f"a transaction did not end within {timeout:g} s")

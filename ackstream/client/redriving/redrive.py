@@ -203,12 +203,6 @@ class _Run(clients.Closing):
             try:
                 self._send(self._available(chunk))
             except errors.KafkaError as error:
-                if is_fenced(self._producer, error):
-                    raise RedriveStopped(
-                        f"Another run of redrive has begun, which ends this one, or Kafka did not end a transaction "
-                        f"within {TRANSACTION_SECONDS:g} s: run one at a time. Run the command again; none is sent "
-                        f"twice."
-                    ) from None
                 raise UnreachableError(
                     f"Kafka did not give or take the dead letters: {error}. Run the command again; none is sent twice."
                 ) from error
@@ -233,16 +227,19 @@ class _Run(clients.Closing):
         if not letters:
             return
         before = self._rows, self._numbers
-        self._producer.begin_transaction()
         stored: list[Any] = []
         try:
+            self._producer.begin_transaction()
             stored += [self._submit(*one) for one in letters]
             end_transaction(self._producer, END_SECONDS, commit=True)
         except BaseException as error:
             # the numbers of a publisher and of its rows have no gaps
             self._rows, self._numbers = before
             if is_fenced(self._producer, error):
-                raise
+                raise RedriveStopped(
+                    f"Another run of redrive has begun, which ends this one, or Kafka did not end a transaction within "
+                    f"{TRANSACTION_SECONDS:g} s: run one at a time. Run the command again; none is sent twice."
+                ) from None
             # else it hides the records of others in its topics until it times out
             with suppress(errors.KafkaError):
                 end_transaction(self._producer, END_SECONDS, commit=False)
