@@ -235,7 +235,7 @@ class _Run(clients.Closing):
         except BaseException as error:
             # the numbers of a publisher and of its rows have no gaps
             self._rows, self._numbers = before
-            if is_fenced(self._producer, error):
+            if isinstance(error, errors.KafkaError) and is_fenced(self._producer, error):
                 raise RedriveStopped(
                     f"Another run of redrive has begun, which ends this one, or Kafka did not end a transaction within "
                     f"{TRANSACTION_SECONDS:g} s: run one at a time. Run the command again; none is sent twice."

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition
+from kafka.errors import KafkaError, ProducerFencedError
 
 from ackstream.client.redriving.letters import Content, Letter, contents, from_tables, letter_of
-from ackstream.client.redriving.redrive import came_back, redrive, user
+from ackstream.client.redriving.redrive import _Run, came_back, redrive, user
 from ackstream.errors import BadParameterError, InputError
 from ackstream.settings import Lake, Settings
 from tests.lake.planes import fill
@@ -162,3 +163,23 @@ def test_a_condition_that_is_none_is_refused(lake: Lake, where: str):
 def test_a_rate_that_sends_nothing_is_refused(rate: float):
     with pytest.raises(BadParameterError, match="number of letters a second"):
         redrive(Settings(), rate=rate)
+
+
+class Fenced:
+    """A producer of transactions whose transactional id another one has taken."""
+
+    def __init__(self) -> None:
+        def fail() -> None:
+            raise KafkaError("in an error state")
+
+        self._transaction_manager = SimpleNamespace(last_error=ProducerFencedError(), begin_abort=fail)
+
+    def begin_transaction(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_of_a_run_that_another_one_has_ended_stays_an_interrupt() -> None:
+    run: Any = _Run.__new__(_Run)
+    run.__dict__ |= {"_producer": Fenced(), "_rows": 0, "_numbers": 0}
+    with pytest.raises(KeyboardInterrupt):
+        run._send([(None, "orders", None)])
