@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    from types import FrameType
-
+from types import FrameType
+from typing import Any, ClassVar
 
 _JAVA = re.compile(r'^(?:(?:Caused by)?: |Exception in thread "[^"\n]*" )(.+)', re.MULTILINE)
 """The first line of an exception in a stack of Java, as a JVM, py4j and Spark print it."""

@@ -6,30 +6,27 @@ messages that they are about.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from ackstream.client.core.connection import Brokers
+from ackstream.client.core.lifetime import ConnectionState
+from ackstream.client.core.storage import Synchronous
+from ackstream.client.core.worker import Start
+from ackstream.client.parties.signals import Answer, Delivered, Expired, Signal
+from ackstream.client.publishing._reader_acks import Callback
+from ackstream.client.publishing.publications import FailedMessage, Receipt, Stage
+from ackstream.client.queues.queued_messages import AckMode, FlowQos, QueueMessage
+from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from ackstream.kafka.clients import DELIVERY_SECONDS
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from ackstream.client.core.connection import Brokers
-    from ackstream.client.core.lifetime import ConnectionState
-    from ackstream.client.core.storage import Synchronous
-    from ackstream.client.core.worker import Start
-    from ackstream.client.parties.signals import Answer, Delivered, Expired, Signal
-    from ackstream.client.publishing._reader_acks import Callback
-    from ackstream.client.publishing.publications import FailedMessage, Receipt, Stage
-    from ackstream.client.queues.queued_messages import AckMode, FlowQos, QueueMessage
-    from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
-    from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
-    from ackstream.protocol.messages import CommandAck
-    from ackstream.protocol.queues import NotSettled
-    from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings import Lake
+from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
+from ackstream.protocol.messages import CommandAck
+from ackstream.protocol.queues import NotSettled
+from ackstream.protocol.readers import SampleOutcome
+from ackstream.settings import Lake
 
 MAX_BATCH = 100
 MAX_SAMPLES = 10_000

@@ -5,8 +5,9 @@ Source: Ditto, ``InboundMappingProcessor``, ``InboundDispatchingSink``, ``Reques
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -24,11 +25,7 @@ from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.ditto.twin.permissions import addresses_subject, check_address, conceal, kind_of, restrict
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.json import escape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ackstream.settings.connections import PayloadTemplate, Source
+from ackstream.settings.connections import PayloadTemplate, Source
 
 
 class InboundRequest(msgspec.Struct, frozen=True):

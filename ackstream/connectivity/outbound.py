@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import UNSET
 
+from ackstream.client.core.labels import Labels
+from ackstream.client.core.messages import Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
 from ackstream.connectivity.system import Lanes, Place, System
@@ -25,19 +28,13 @@ from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.twin import subscriptions as rules
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.ditto.twin.permissions import seen_by
+from ackstream.protocol.ditto.twin.subscriptions import Subscription
+from ackstream.settings import Kafka
 from ackstream.settings.base import without_secrets
+from ackstream.settings.connections import Connection, Target
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ackstream.client.core.labels import Labels
-    from ackstream.client.core.messages import Work
-    from ackstream.protocol.ditto.twin.subscriptions import Subscription
-    from ackstream.settings import Kafka
-    from ackstream.settings.connections import Connection, Target
-
-    Extra = Callable[[str, str], Mapping[str, Any]]
-    Quote = Callable[[str], str]
+Extra = Callable[[str, str], Mapping[str, Any]]
+Quote = Callable[[str], str]
 
 log = logging.getLogger(__name__)
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import insort
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 import msgspec
 
 from ackstream.client import NotSentError, Reply, Requester, RequestTimeout, fields_of
+from ackstream.connectivity.inbound import InboundRequest
+from ackstream.connectivity.transports.transport import ExternalMessage
 from ackstream.kafka import clients
 from ackstream.kafka.clients import OF_RECORD, Closing, backoff
 from ackstream.observe.outcomes import Outcomes, RequestOutcome
@@ -24,17 +28,10 @@ from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.protocol.record_headers import CORRELATION_ID, REASON
+from ackstream.settings import Kafka
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from ackstream.connectivity.inbound import InboundRequest
-    from ackstream.connectivity.transports.transport import ExternalMessage
-    from ackstream.settings import Kafka
-
-    Received = Callable[["SettlementAnswer | SourceFailure | Exception | None"], None]
-    Replied = Callable[[Envelope], None]
+Received = Callable[["SettlementAnswer | SourceFailure | Exception | None"], None]
+Replied = Callable[[Envelope], None]
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
@@ -15,14 +16,10 @@ from ackstream.errors import AccessRefusedError, SettingsError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.library import partition_of
 from ackstream.kafka.reader import MAX_RECORDS, POLL_MS, TopicReader, check_topics
+from ackstream.settings import Kafka
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ackstream.settings import Kafka
-
-    OutgoingRecord = tuple[str, str | bytes | None, bytes | None, Sequence[tuple[str, str | bytes]]]
-    """The real name of its topic, key, value and headers."""
+OutgoingRecord = tuple[str, str | bytes | None, bytes | None, Sequence[tuple[str, str | bytes]]]
+"""The real name of its topic, key, value and headers."""
 
 log = logging.getLogger(__name__)
 

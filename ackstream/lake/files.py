@@ -9,23 +9,20 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
 from ackstream.lake.commits import java
 from ackstream.lake.schemas import INDEXED_COLUMNS, PARTITION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import datetime
-
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 

@@ -8,24 +8,20 @@ one record per topic and key, its newest message, which reappears after a deleti
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.lake import commits, files, tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.queries import end
 from ackstream.protocol.record_headers import FOR_QUEUE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from ackstream.settings import Lake
+from ackstream.settings import Lake
 
 TABLE = "messages"
 POSITION = ("batch", "partition", "offset")

@@ -13,9 +13,12 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
+
+from rich.console import Console
 
 from ackstream.errors import InputError, LocalError, SettingsError
 from ackstream.local import jars, machine
@@ -23,11 +26,6 @@ from ackstream.local.machine import java_text, locked, write_file
 from ackstream.settings import Settings
 from ackstream.settings.base import ENV_PREFIX
 from ackstream.settings.loading import DEFAULT_FILE, settings_file
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rich.console import Console
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For a local master: the machine's name may not resolve, and a laptop's address may change while it moves."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -11,11 +14,6 @@ from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.access import AccessFile, AccessRule, Issuer, Proxy, Users
 from ackstream.settings.base import Limit, Milliseconds, Part, duration, key, parse_toml, problem
 from ackstream.settings.security import HostName, OptionalPath, OptionalSecret, Tls
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable
-    from pathlib import Path
 
 _ORIGIN = r"^[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?$"
 _HOST = r"^(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$"

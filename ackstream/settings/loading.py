@@ -13,8 +13,9 @@ import logging
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
@@ -25,9 +26,6 @@ from ackstream.settings.connections import Connection, RouteSettings
 from ackstream.settings.gateway import Gateway, Quota
 from ackstream.settings.kafka import Kafka, Lake
 from ackstream.settings.security import HostName, is_loopback
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 log = logging.getLogger(__name__)
 

@@ -11,32 +11,26 @@ import logging
 import math
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.errors import StoppedError
 from ackstream.kafka.clients import Failures
 from ackstream.observe.logs import about
+from ackstream.settings import Lake
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
-    from contextlib import AbstractContextManager
-
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.settings import Lake
-
-    Write = Callable[[DataFrame, int, str], None]
-    Work = Callable[[], None]
-    Trigger = Mapping[str, Any]
+Write = Callable[[DataFrame, int, str], None]
+Work = Callable[[], None]
+Trigger = Mapping[str, Any]
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0

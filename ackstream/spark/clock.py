@@ -18,24 +18,19 @@ The run is the key of its ticks; a query counts only those of its own run, up to
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from kafka import TopicPartition
 from kafka.admin import OffsetSpec
 
 from ackstream.kafka import topics as kafka_topics
-from ackstream.spark.batches import repeating
+from ackstream.settings import Settings
+from ackstream.spark.batches import Work, repeating
 from ackstream.spark.lease import SEND_SECONDS, Lease, LeaseLog, Pace, lease_seconds, passing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-
-    from kafka import TopicPartition
-
-    from ackstream.settings import Settings
-    from ackstream.spark.batches import Work
-    from ackstream.spark.operator import Told
+from ackstream.spark.operator import Told
 
 SILENT_SECONDS, SILENT_INTERVALS = 60.0, 60
 """A clock may fail for the longer of both before its job ends, as for the lease."""

@@ -6,17 +6,19 @@ import json
 import logging
 import re
 import sys
+import threading
 import time
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.errors import AckstreamError, StoppedError, TakenError, cause
 from ackstream.kafka.login import not_allowed
@@ -25,7 +27,9 @@ from ackstream.kafka.topics import prepare
 from ackstream.local.submit import STANDBY, is_local
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES
+from ackstream.settings import Settings
 from ackstream.settings.loading import with_values
+from ackstream.spark.batches import Trigger
 from ackstream.spark.checkpoint import (
     RULES,
     WAY_OUT,
@@ -37,22 +41,12 @@ from ackstream.spark.checkpoint import (
     guard_checkpoint,
     topic_ids,
 )
-from ackstream.spark.clock import Watched, clock
+from ackstream.spark.clock import QueryClock, Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, REHEARSAL, RUN, disconnect
 from ackstream.spark.lease import LeaseLog, lease_seconds, watching
 from ackstream.spark.operator import LOG, distribute, told
 from ackstream.spark.progress import committer, observed, planned_offsets
 from ackstream.spark.session import check_disks, driver, locate, run_with_settings
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Generator, Iterator, Mapping
-
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.settings import Settings
-    from ackstream.spark.batches import Trigger
-    from ackstream.spark.clock import QueryClock
 
 log = logging.getLogger(__name__)
 

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, spark_options
-from ackstream.kafka.connection import Outbox
+from ackstream.kafka.connection import Outbox, OutgoingRecord
 from ackstream.local.submit import is_local
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.correlation_ids import JSON_SPELLINGS, UUID_DIGITS
 from ackstream.protocol.json import BYTE_ORDER_MARK
+from ackstream.settings import Kafka
 from ackstream.spark import batches
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark import SparkContext
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from ackstream.kafka.connection import OutgoingRecord
-    from ackstream.settings import Kafka
-
-    Start = int | Mapping[int, int] | datetime
+Start = int | Mapping[int, int] | datetime
 
 EARLIEST, LATEST = -2, -1
 """Spark's offsets for the ends of a partition."""

@@ -11,7 +11,9 @@ import logging
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
 from kafka import TopicPartition
 
@@ -20,12 +22,7 @@ from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import close_producer, connect_admin, connect_consumer, connect_producer
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.record_headers import OWNER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from contextlib import ExitStack
-
-    from ackstream.settings import Kafka
+from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS, LEASE_INTERVALS = 3.0, 3

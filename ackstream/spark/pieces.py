@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import mmap
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -23,12 +24,10 @@ import numpy as np
 from ackstream.local.machine import make_directory, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from pyspark.sql import SparkSession
 
-    Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
-    Flags = bytearray
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+Flags = bytearray
 
 _DIRECTORY = "pieces"
 """The directory in a checkpoint with a directory for each shard."""

@@ -12,13 +12,15 @@ import logging
 import math
 import time
 from collections import Counter
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.errors import StartError, StoppedError
 from ackstream.kafka import topics as kafka_topics
@@ -42,20 +44,12 @@ from ackstream.observe.metrics import (
     TRANSACTION,
     Tally,
 )
-from ackstream.spark.batches import repeating
+from ackstream.settings import Settings
+from ackstream.spark.batches import Work, repeating
+from ackstream.spark.clock import ClockReading, QueryClock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.settings import Settings
-    from ackstream.spark.batches import Work
-    from ackstream.spark.clock import ClockReading, QueryClock
-
-    Offsets = Mapping[TopicPartition, int]
-    Transactions = dict[TopicPartition, tuple[int, float]]
+Offsets = Mapping[TopicPartition, int]
+Transactions = dict[TopicPartition, tuple[int, float]]
 
 log = logging.getLogger(__name__)
 SECONDS, LOOK_SECONDS = 1.0, 5.0

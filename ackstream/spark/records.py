@@ -12,22 +12,18 @@ import heapq
 import os
 import pickle
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
-from ackstream.spark.pieces import PieceEntry, PieceList, Pieces, by_time
+from ackstream.spark.pieces import Numbers, PieceEntry, PieceList, Pieces, PieceStore, Place, by_time
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from ackstream.spark.pieces import Numbers, PieceStore, Place
-
-    Outputs = Sequence[list[Any]]
+Outputs = Sequence[list[Any]]
 
 R = TypeVar("R")
 BUDGET = 32 * 1024 * 1024

@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkConf, SparkContext, java_gateway
@@ -40,11 +41,7 @@ from ackstream.local.submit import (
 )
 from ackstream.observe import logs
 from ackstream.observe.endpoint import serving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from ackstream.settings import Kafka, Settings
+from ackstream.settings import Kafka, Settings
 
 log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

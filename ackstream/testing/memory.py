@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ackstream.client.core.connection import Connection, Guard, Loop, Producer
 from ackstream.errors import BadParameterError, PreconditionNotMetError
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.labels import Claim, LabelsTakenError
 from ackstream.settings import Kafka
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable
 
 
 class VirtualTime(ABC):

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
+from ackstream.client.core.lifetime import Lifetime
+from ackstream.client.core.messages import Message
 from ackstream.client.options import MAX_BATCH, QueueOptions
 from ackstream.client.queues.queue_consumer import QueueConsumer
 from ackstream.client.queues.queued_messages import AckMode, QueueMessage, outcomes_of
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.queues.queue import Queue
+from ackstream.jobs.queues.records import Event
 from ackstream.protocol.queues import MessageDelivered
+from ackstream.protocol.readers import SampleOutcome
+from ackstream.settings.jobs import QueueSettings
 from ackstream.testing.memory import VirtualConnection, VirtualTime
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from ackstream.client.core.lifetime import Lifetime
-    from ackstream.client.core.messages import Message
-    from ackstream.jobs.queues.records import Event
-    from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings.jobs import QueueSettings
 
 AT_ONCE = 10
 BATCH_MS = 1_000

@@ -7,14 +7,16 @@ Not supported: several partitions, lost brokers and jobs, leases of labels, ``co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from hashlib import blake2b
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ackstream.client.parties.receivers import Responder, Subscriber
+from ackstream.client.parties.signals import Answer, Delivered, Signal
 from ackstream.client.requests.requester import Requester
 from ackstream.errors import BadParameterError
 from ackstream.jobs.correlate.readings import CorrelateTopics
@@ -22,27 +24,21 @@ from ackstream.jobs.correlate.records import Emission, Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.twin.batch import fold, search_persisted
+from ackstream.jobs.twin.changes import Thing
 from ackstream.jobs.twin.records import SignalRecord
 from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, raw
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
+from ackstream.protocol.ditto.twin.subscriptions import Subscription
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES, LedgerRecord
 from ackstream.protocol.record_headers import CORRELATION_ID
-from ackstream.settings import Kafka, Settings
+from ackstream.settings import Correlate, Kafka, Settings
+from ackstream.spark.pieces import PieceStore
 from ackstream.spark.records import Share
 from ackstream.testing.memory import MemorySystem, TopicRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ackstream.client.parties.signals import Answer, Delivered, Signal
-    from ackstream.jobs.twin.changes import Thing
-    from ackstream.protocol.ditto.twin.subscriptions import Subscription
-    from ackstream.settings import Correlate
-    from ackstream.spark.pieces import PieceStore
 
 SOURCES = {"signals": SIGNALS, "acks": ACKS, "twin-acks": TWIN_ACKS}
 """The topics that correlate reads here, and their numbers in its state."""

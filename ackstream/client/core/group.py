@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from kafka import TopicPartition
@@ -14,12 +15,8 @@ from kafka.errors import KafkaConnectionError, KafkaError
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from kafka.structs import OffsetAndMetadata
 
+from ackstream.client.core.messages import OffsetProgress
 from ackstream.errors import UnreachableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from ackstream.client.core.messages import OffsetProgress
 
 log = logging.getLogger(__name__)
 

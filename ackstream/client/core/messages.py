@@ -8,12 +8,14 @@ from __future__ import annotations
 import base64
 import logging
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from kafka import TopicPartition
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.client.core import labels as declared
@@ -24,14 +26,8 @@ from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, WEAK_ACK, requested_acks_in
 from ackstream.protocol.ditto.twin.subscriptions import FILTERED
 from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.readers import AutoReason
 from ackstream.protocol.record_headers import ENTITY_ID, REQUESTED_ACKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from kafka import TopicPartition
-
-    from ackstream.protocol.readers import AutoReason
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,10 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError
@@ -19,6 +20,7 @@ from kafka.errors import KafkaError
 from ackstream.client.core.arguments import check_word
 from ackstream.client.core.connection import Brokers, connection_of
 from ackstream.client.core.group import Assignor, GroupMember, group_config
+from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Ending, Lifetime
 from ackstream.client.core.messages import Answers, OffsetProgress, Work
 from ackstream.client.core.tracing import traced
@@ -26,11 +28,6 @@ from ackstream.errors import AckstreamError, UnreachableError
 from ackstream.kafka.clients import Closing, Failures
 from ackstream.kafka.reader import BACKOFF_SECONDS, MAX_RECORDS, POLL_MS, TopicReader
 from ackstream.protocol.errors import DittoError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ackstream.client.core.labels import Labels
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,12 @@ import heapq
 import logging
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from kafka.errors import KafkaError
@@ -19,6 +20,7 @@ from ackstream.client.core.arguments import check_word, names, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
+from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ResponderOptions, SubscriberOptions
 from ackstream.client.parties import signals
@@ -28,11 +30,6 @@ from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.twin import subscriptions as rules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ackstream.client.core.messages import Answers, Work
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -24,9 +24,7 @@ from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.access import believed
 from ackstream.protocol.ditto.twin.subscriptions import Publication, publication
 from ackstream.protocol.errors import DittoError, json_invalid, unknown_topic_path
-
-if TYPE_CHECKING:
-    from ackstream.settings.security import Secret
+from ackstream.settings.security import Secret
 
 Expired = Literal["skip", "handle"]
 """Whether a command whose deadline is over is handled."""

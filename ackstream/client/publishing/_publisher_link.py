@@ -9,32 +9,29 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
+from ackstream.client.core.connection import Connection
 from ackstream.client.core.lifetime import AGAIN_SECONDS, Lifetime, Session, call_handler
+from ackstream.client.core.storage import KeptMessage, PublishStore
 from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, RefusedError, TakenOverError
+from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._reader_acks import WriterAcknowledgements
+from ackstream.client.publishing._resending import Logon, Takeovers
+from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import Headers, Publications, Stage
 from ackstream.client.reading.samples import WriterQos
 from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.protocol import readers as reader_records
 from ackstream.protocol.dispositions import NOT_ENTITLED, SESSION_OVER
 from ackstream.protocol.messages import CommandAck, decode_ack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ackstream.client.core.connection import Connection
-    from ackstream.client.core.storage import KeptMessage, PublishStore
-    from ackstream.client.options import PublisherOptions
-    from ackstream.client.publishing._resending import Logon, Takeovers
-    from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-    from ackstream.protocol.readers import WriterStateRequest
+from ackstream.protocol.readers import WriterStateRequest
 
 log = logging.getLogger(__name__)
 

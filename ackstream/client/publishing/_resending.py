@@ -5,20 +5,17 @@ As many as its window has room for; again those that it keeps, at its logon, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ackstream.client.errors import WindowError
+from ackstream.client.options import PublisherOptions
 from ackstream.protocol.dispositions import DUPLICATE
+from ackstream.protocol.intervals import Interval
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ackstream.client.options import PublisherOptions
-    from ackstream.protocol.intervals import Interval
-
-Takeovers: TypeAlias = "Sequence[tuple[str, int]]"
+Takeovers: TypeAlias = Sequence[tuple[str, int]]
 """Those of the answer to a logon (``CommandAck``)."""
 
 RENUMBERED = "renumbered"

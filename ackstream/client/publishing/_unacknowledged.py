@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from ackstream.client.core.lifetime import Awaited, call_handler
+from ackstream.client.core.storage import KeptMessage, PublishStore
 from ackstream.client.errors import FlushTimeout, GapError, RefusedError, WouldBlockError
+from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, Takeovers, Window, last_own
 from ackstream.client.publishing.publications import FailedMessage, Open, PublishStatistics, Stage, receipts
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import CommandAck
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ackstream.client.core.storage import KeptMessage, PublishStore
-    from ackstream.client.options import PublisherOptions
 
 REFUSED_AGAIN_MS = 5_000
 """When a withdrawal is sent again that Kafka refused like its message."""

@@ -6,25 +6,22 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka.errors import KafkaError
 
+from ackstream.client.core.connection import Connection
 from ackstream.client.core.lifetime import AGAIN_SECONDS, Lifetime, Session, call_handler
 from ackstream.client.core.messages import text
 from ackstream.client.errors import CommandTimeout, RefusedError, StreamClosedError, TakenOverError
+from ackstream.client.options import QueryOptions
 from ackstream.client.queries.bookmarks import Bookmarks, LogMessage, read_message
 from ackstream.client.queries.message_stream import SUBSCRIBING, MessageStream, QuerySession, resumption, stream_of
 from ackstream.kafka.reader import POLL_MS
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import CommandAck, decode_ack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from ackstream.client.core.connection import Connection
-    from ackstream.client.options import QueryOptions
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from ackstream.client.core.arguments import check_callables
 from ackstream.client.core.connection import OfOneProcess
@@ -15,9 +14,7 @@ from ackstream.client.errors import CommandTimeout, StreamClosedError
 from ackstream.client.queries.bookmarks import Bookmarks, LogMessage
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import AckType, CommandAck, expected
-
-if TYPE_CHECKING:
-    from ackstream.protocol.queries import Position
+from ackstream.protocol.queries import Position
 
 SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
 

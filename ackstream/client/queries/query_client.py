@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ackstream.client.core.arguments import check_length, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
 from ackstream.client.options import QueryOptions
+from ackstream.client.publishing.publisher import Publisher
 from ackstream.client.queries._query_link import QueryLink
 from ackstream.client.queries.bookmarks import Bookmarks, LogMessage
+from ackstream.client.queries.message_stream import MessageStream
 from ackstream.errors import BadParameterError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, CommandAck
 from ackstream.protocol.queries import MOST_RECENT, NOW
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ackstream.client.publishing.publisher import Publisher
-    from ackstream.client.queries.message_stream import MessageStream
 
 _QUERY = {"processed", "completed", "stats"}
 

@@ -6,15 +6,18 @@ import logging
 import secrets
 import threading
 from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from kafka.errors import KafkaError
 
+from ackstream.client.core.connection import Connection
 from ackstream.client.core.lifetime import Lasting, Lifetime, call_handler
 from ackstream.client.errors import BindTimeout, UnknownQueueError
+from ackstream.client.options import QueueOptions
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, outcomes_of
 from ackstream.errors import NotConnectedError
@@ -23,13 +26,7 @@ from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.queues import Alive, Bind, MessageDelivered, QueueRequest, SettleMessages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ackstream.client.core.connection import Connection
-    from ackstream.client.options import QueueOptions
-    from ackstream.protocol.readers import SampleOutcome
+from ackstream.protocol.readers import SampleOutcome
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,11 +18,7 @@ from ackstream.client.queues.queued_messages import AckMode, QueueMessage, after
 from ackstream.client.reading.samples import check_lake
 from ackstream.errors import InconsistentQosError, NotConnectedError
 from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ackstream.protocol.readers import SampleOutcome
+from ackstream.protocol.readers import SampleOutcome
 
 log = logging.getLogger(__name__)
 

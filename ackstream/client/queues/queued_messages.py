@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from kafka.errors import LeaderNotAvailableError
 
 from ackstream.client.core.arguments import names
+from ackstream.client.core.connection import Connection
 from ackstream.client.core.messages import Message
 from ackstream.client.reading import samples
+from ackstream.client.reading.samples import Sample
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
 from ackstream.kafka.reader import Place, TopicReader
+from ackstream.protocol.queues import MessageDelivered
 from ackstream.protocol.readers import SampleOutcome
 from ackstream.protocol.record_headers import FOR_QUEUE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from ackstream.client.core.connection import Connection
-    from ackstream.client.reading.samples import Sample
-    from ackstream.protocol.queues import MessageDelivered
-    from ackstream.settings import Lake
+from ackstream.settings import Lake
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
 from ackstream.client.core.lifetime import Awaited
 from ackstream.client.errors import ReaderClosedError
 from ackstream.client.options import MAX_BYTES, MAX_SAMPLES
 from ackstream.client.reading._sample_cache import OpenOffsets, SampleCache, TimeBasedFilter
 from ackstream.client.reading._writer_history import AckReports, ReorderBuffer, Report
+from ackstream.client.reading.samples import ReaderQos, Sample
 from ackstream.errors import PreconditionNotMetError
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.intervals import Interval, Intervals
+from ackstream.protocol.messages import StoredRange
 from ackstream.protocol.readers import AppAckConf, AutoReason, KnownWriter, ReaderStart
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from ackstream.client.reading.samples import ReaderQos, Sample
-    from ackstream.protocol.messages import StoredRange
 
 log = logging.getLogger(__name__)
 

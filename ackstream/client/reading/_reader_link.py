@@ -11,7 +11,8 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 from kafka.errors import KafkaError
@@ -21,20 +22,16 @@ from ackstream.client.core.connection import Brokers, Connection, Producer, Reli
 from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Lifetime, Parts, Session
 from ackstream.client.errors import SamplesGoneError, TakenOverError
 from ackstream.client.reading import samples
+from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading._reader_offsets import ReaderPositions, merged
 from ackstream.client.reading.samples import MAX_NAME_CHARACTERS, Acknowledger, settle_silent
 from ackstream.errors import StartError
 from ackstream.kafka.clients import CLOSE_SECONDS, failure
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
+from ackstream.protocol.readers import Answer, ConsumerRecord, KnownWriter, ReaderStart
 from ackstream.protocol.rql.patterns import matches_any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ackstream.client.reading._reader_history import ReaderHistory
-    from ackstream.protocol.readers import Answer, ConsumerRecord, KnownWriter, ReaderStart
-    from ackstream.settings import Lake
+from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)
 

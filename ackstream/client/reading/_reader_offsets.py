@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from kafka.structs import OffsetAndMetadata
@@ -17,16 +18,12 @@ from kafka.structs import OffsetAndMetadata
 from ackstream.client.core.lifetime import Lasting
 from ackstream.client.errors import SamplesGoneError
 from ackstream.client.reading import samples
+from ackstream.client.reading._reader_history import ReaderHistory
+from ackstream.client.reading.samples import Acknowledger, Sample
 from ackstream.kafka.connection import offsets_since
 from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.readers import SKEW_MS, KnownWriter, ReaderState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ackstream.client.reading._reader_history import ReaderHistory
-    from ackstream.client.reading.samples import Acknowledger, Sample
-    from ackstream.settings import Lake
+from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)
 

@@ -5,17 +5,14 @@ The samples of one topic and key are about one instance. Rules: brokers.md R2 to
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
+from ackstream.client.reading.samples import ReaderQos, Sample
 from ackstream.protocol.messages import MAX_NUMBER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
-    from ackstream.client.reading.samples import ReaderQos, Sample
 
 SampleId: TypeAlias = tuple[str, int]
 """Writer and number."""

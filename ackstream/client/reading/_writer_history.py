@@ -5,19 +5,16 @@ Times are ms of a monotonic clock. Rules: brokers.md R1 to R5, R7, R11 to R17; C
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 import msgspec
 
+from ackstream.client.reading.samples import ReaderQos, Sample
 from ackstream.errors import BadParameterError
 from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.messages import SessionRun, SessionRuns
 from ackstream.protocol.readers import AckInterval, AppAck, AppAckConf, AutoReason, ProtocolAck, ReaderStart
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from ackstream.client.reading.samples import ReaderQos, Sample
 
 YOUNG_RUNS = 500
 """As many unconfirmed runs are kept apart, by the AppAck that had them first: those of 10 s. Older ones are merged."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -18,9 +18,7 @@ from ackstream.errors import AckstreamError, InconsistentQosError
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, read_number
 from ackstream.protocol.readers import MAX_RESPONSE_BYTES, MAX_ROLES
-
-if TYPE_CHECKING:
-    from ackstream.settings import Lake
+from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)
 

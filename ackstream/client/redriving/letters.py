@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from kafka import TopicPartition
 
 from ackstream.errors import InputError, UnreachableError
 from ackstream.kafka.reader import Place, TopicReader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from ackstream.settings import Lake
+from ackstream.settings import Lake
 
 Headers = list[tuple[str, "bytes | None"]]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,13 +18,9 @@ from ackstream.client.errors import ClosedError, CorrelationIdInUseError, Reques
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_issued
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import Envelope, decode, decoded
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, STATUS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ackstream.protocol.ditto.topics import TopicPath
 
 REMEMBERED = 16_384
 """The number of reply-ids that are remembered. After a crash the sink repeats only its latest records."""

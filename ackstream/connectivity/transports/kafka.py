@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka import TopicPartition, errors
 from kafka.structs import OffsetAndMetadata
@@ -18,6 +18,7 @@ from ackstream.client.core.group import SESSION_MS, GroupMember
 from ackstream.client.core.messages import OffsetProgress, Work
 from ackstream.connectivity.transports import transport
 from ackstream.connectivity.transports.brokers import DELIVERY_SECONDS, REMEMBERED, ConfirmingPublisher, Confirms
+from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
 from ackstream.errors import AckstreamError, StartError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import RESEND_SECONDS
@@ -28,11 +29,8 @@ from ackstream.protocol.ditto.connection_rules import Settlement, TargetAddress
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.protocol.errors import BAD_REQUEST
-
-if TYPE_CHECKING:
-    from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
-    from ackstream.settings import Kafka
-    from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
+from ackstream.settings import Kafka
+from ackstream.settings.connections import KafkaConnection, KafkaSourceSettings
 
 UNCOMMITTED = 10
 """Records of a partition that wait to be committed behind an unsettled one, as a multiple of ``max_in_flight``."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from starlette.requests import HTTPConnection
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.access.passwords import Passwords, check_users
@@ -19,16 +22,10 @@ from ackstream.gateway.middleware.edge import proxied_subjects
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.errors import DittoError
+from ackstream.settings import Gateway
 from ackstream.settings.access import User, WatchedFile
 from ackstream.settings.gateway import with_access_file
 from ackstream.settings.security import is_loopback
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from starlette.requests import HTTPConnection
-
-    from ackstream.settings import Gateway
 
 log = logging.getLogger(__name__)
 

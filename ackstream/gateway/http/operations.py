@@ -7,16 +7,13 @@ In a template ``{name}`` is one path segment, a trailing ``{name+}`` the rest.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import unquote
 
 from ackstream.gateway.errors import method_not_allowed, not_found
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ackstream.protocol.ditto.twin.permissions import Kind
+from ackstream.protocol.ditto.twin.permissions import Kind
 
 HEADER_PARAMETERS = (
     "channel",

@@ -8,17 +8,22 @@ from __future__ import annotations
 import base64
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from starlette.datastructures import URL, QueryParams
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
+from ackstream.client import Reply
 from ackstream.gateway.errors import internal_error, method_not_allowed, not_found, status_refused
 from ackstream.gateway.http.operations import PREFIX
 from ackstream.gateway.http.translation import is_json, media_type, options_in
+from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success
 from ackstream.protocol.ditto.aggregates import http_body
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, json_text, raw
@@ -26,15 +31,6 @@ from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFIN
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.errors import METHOD_NOT_ALLOWED, NOT_MODIFIED, DittoError, command_timeout
 from ackstream.settings.access import ROLE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from starlette.datastructures import URL, QueryParams
-    from starlette.requests import Request
-
-    from ackstream.client import Reply
-    from ackstream.observe.outcomes import RequestOutcome
 
 log = logging.getLogger(__name__)
 

@@ -10,14 +10,16 @@ import base64
 import uuid
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from starlette.datastructures import QueryParams
+from starlette.requests import HTTPConnection
 
 from ackstream.gateway import errors
 from ackstream.gateway.http import operations
+from ackstream.gateway.http.operations import Match
 from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.correlation_ids import unguessable
@@ -27,12 +29,7 @@ from ackstream.protocol.ditto.twin.things import check_fields_of_thing, check_id
 from ackstream.protocol.errors import json_format_invalid, json_invalid
 from ackstream.protocol.json import BYTE_ORDER_MARK, UNREADABLE
 from ackstream.protocol.rql.patterns import matches_any
-
-if TYPE_CHECKING:
-    from starlette.requests import HTTPConnection
-
-    from ackstream.gateway.http.operations import Match
-    from ackstream.settings.access import Proxy
+from ackstream.settings.access import Proxy
 
 _REFUSED = (names.DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
 _FOR_HEADERS = (*operations.HEADER_PARAMETERS, *_REFUSED)

@@ -12,26 +12,23 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from starlette.requests import HTTPConnection
 
 from ackstream.client.core.connection import Connection, ReliableSender, Sending
 from ackstream.gateway.errors import unavailable
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing
+from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.ditto.twin.permissions import Kind
 from ackstream.protocol.errors import AccessDeniedError, DittoError
 from ackstream.protocol.ledger import AuditRow, LedgerRecord, encode
+from ackstream.settings import Kafka
 from ackstream.settings.access import ROLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from starlette.requests import HTTPConnection
-
-    from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.twin.permissions import Kind
-    from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
 

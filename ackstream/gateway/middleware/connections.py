@@ -13,10 +13,11 @@ import re
 from contextlib import suppress
 from http import HTTPStatus
 from time import monotonic, thread_time
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import h11
 import msgspec
+from starlette.requests import HTTPConnection
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
@@ -25,16 +26,11 @@ from websockets.protocol import State
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import not_http, target_too_long, too_many_headers
-from ackstream.gateway.middleware.admission import Rate
+from ackstream.gateway.middleware.admission import Doors, Rate
 from ackstream.gateway.middleware.edge import MAX_CHARACTERS
+from ackstream.protocol.errors import DittoError
+from ackstream.settings import Gateway
 from ackstream.settings.security import is_loopback
-
-if TYPE_CHECKING:
-    from starlette.requests import HTTPConnection
-
-    from ackstream.gateway.middleware.admission import Doors
-    from ackstream.protocol.errors import DittoError
-    from ackstream.settings import Gateway
 
 log = logging.getLogger(__name__)
 

@@ -6,25 +6,22 @@ import logging
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import datetime
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from ackstream.lake import questions, reading
+from ackstream.observe.outcomes import LedgerEntry
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.record_headers import trace_id, trace_of
 from ackstream.protocol.rql.patterns import matches_any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-    from datetime import datetime
-
-    from ackstream.observe.outcomes import LedgerEntry
-    from ackstream.settings import Lake
+from ackstream.settings import Lake
 
 log = logging.getLogger(__name__)
 

@@ -9,32 +9,27 @@ correlate writes at most its newest batch again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.jobs.archive.records import AUDIT, parse, rows
 from ackstream.lake import tables
 from ackstream.lake.schemas import KEY, TABLES
+from ackstream.settings import Lake, Settings
 from ackstream.spark import batches
+from ackstream.spark.batches import Trigger
 from ackstream.spark.checkpoint import CheckpointRules
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.settings import Lake, Settings
-    from ackstream.spark.batches import Trigger
 
 NAME = "archive"
 SOURCES = ("ledger", AUDIT)

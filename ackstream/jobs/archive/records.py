@@ -9,10 +9,11 @@ passes on as bytes. To parse the JSON in the JVM costs three times as much.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from types import GenericAlias
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -20,16 +21,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Meta, Raw
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ackstream.lake.schemas import BOOLEAN, BYTES, INTEGER, KEY, LONG, PARTITION, TABLES, TEXT, TEXTS, TIME
 from ackstream.protocol.json import UNREADABLE
 from ackstream.spark.operator import spare_collections
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pyspark.sql import DataFrame
 
 LAST_MILLISECOND = 253_402_300_799_999
 """The end of the year 9999, the latest time that a table can hold."""

@@ -5,14 +5,16 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregator`` and ``Acknowle
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from ackstream.jobs.correlate.state import TWIN_ACKS, Received
+from ackstream.jobs.correlate.readings import AckReading
+from ackstream.jobs.correlate.state import TWIN_ACKS, Pending, Received, Record
 from ackstream.protocol import errors
-from ackstream.protocol.dispositions import Completion
+from ackstream.protocol.dispositions import AckDisposition, Completion
 from ackstream.protocol.ditto.acknowledgements import response_to_ack
 from ackstream.protocol.ditto.aggregates import AckText, read_text, write_aggregate, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
@@ -20,14 +22,6 @@ from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import foreign_to, response_matches
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from ackstream.jobs.correlate.readings import AckReading
-    from ackstream.jobs.correlate.state import Pending, Record
-    from ackstream.protocol.dispositions import AckDisposition
-
 
 COMMAND_TIMEOUT = "command.timeout"
 FOREIGN = "A response did not count: only the twin answers twin commands, and it answers no others."

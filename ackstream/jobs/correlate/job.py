@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.errors import AckstreamError, SettingsError
 from ackstream.jobs.correlate.readings import CorrelateTopics, look_up, with_present_topics
@@ -32,22 +34,14 @@ from ackstream.kafka.topics import LIMITED, system_topics
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
+from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import kafka as spark_kafka
+from ackstream.spark.batches import Trigger
 from ackstream.spark.checkpoint import CheckpointRules, Resharding
 from ackstream.spark.job import Job
-from ackstream.spark.operator import SHUFFLE_PARTITIONS, operate, shard_keys
+from ackstream.spark.operator import SHUFFLE_PARTITIONS, ShardBatch, operate, shard_keys
 from ackstream.spark.pieces import Aside
 from ackstream.spark.records import Share
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.settings import Correlate, Kafka, Settings
-    from ackstream.spark.batches import Trigger
-    from ackstream.spark.operator import ShardBatch
 
 TICKS = "clock"
 READ = ("signals", "acks", "twin-acks", "declarations")

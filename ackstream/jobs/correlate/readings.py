@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 from kafka.errors import KafkaError
@@ -29,12 +30,8 @@ from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import believed
 from ackstream.protocol.errors import DittoError, shown
+from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.settings.security import Secret
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ackstream.settings import Correlate, Kafka, Settings
 
 log = logging.getLogger(__name__)
 

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from time import time_ns
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
 
 from ackstream.jobs.correlate import decision
+from ackstream.jobs.correlate.decision import Decide
 from ackstream.jobs.correlate.pending import HOT_BYTES, PendingRequests, UndeclaredAnswers
-from ackstream.jobs.correlate.readings import RecordReader
+from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, RecordReader
+from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.state import (
     ACKS,
     DECLARATIONS,
@@ -37,21 +40,13 @@ from ackstream.jobs.correlate.state import (
     record_entry,
     stores,
 )
-from ackstream.observe.metrics import EARLY_ACKS
+from ackstream.observe.metrics import EARLY_ACKS, Tally
+from ackstream.protocol.dispositions import AckDisposition
+from ackstream.protocol.ledger import SignalRow
 from ackstream.protocol.record_headers import REPLY_ID
+from ackstream.settings import Correlate
+from ackstream.spark.pieces import PieceEntry, PieceStore
 from ackstream.spark.records import BUDGET, Share, Shelf, guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from ackstream.jobs.correlate.decision import Decide
-    from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics
-    from ackstream.jobs.correlate.records import Writer
-    from ackstream.observe.metrics import Tally
-    from ackstream.protocol.dispositions import AckDisposition
-    from ackstream.protocol.ledger import SignalRow
-    from ackstream.settings import Correlate
-    from ackstream.spark.pieces import PieceEntry, PieceStore
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", Record, Pending)

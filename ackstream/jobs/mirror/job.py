@@ -8,13 +8,15 @@ transaction with its last batch as the version, refused if the table has a later
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import SettingsError, StartError
@@ -27,15 +29,8 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES, MIRRORED
 from ackstream.protocol.messages import Replicated, write_replicated
+from ackstream.settings import Destination, Settings
 from ackstream.spark.session import check_disks, driver, run_with_settings
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Sequence
-
-    from pyspark.sql import SparkSession
-
-    from ackstream.settings import Destination, Settings
 
 SOURCE = "ackstream.source"
 """The property of a destination's table that names the table its rows come from."""

@@ -9,19 +9,16 @@ forward. The messages are durable: waiting changes the numbers that one ack cove
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from ackstream.observe.metrics import DESTINATION_LAG, DESTINATION_SYNC, WAITING_ACKS, Tally
 from ackstream.protocol.messages import MAX_NUMBER, NO_BATCH, CommandAck
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from ackstream.settings import Destination
+from ackstream.settings import Destination
 
 LACKING_MS, MAX_LACKING = 1_000, 10_000
 """How exactly at most (a tenth of the ages in the settings), and of how many batches, is known since when a destination

@@ -9,20 +9,17 @@ failure 3, success 5. A message of a topic without a log has an ack of its own, 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ackstream.protocol import dispositions
 from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.rql.patterns import matches_any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ackstream.settings import Persist
-    from ackstream.settings.jobs import QueueSettings
+from ackstream.settings import Persist
+from ackstream.settings.jobs import QueueSettings
 
 MAX_TOPIC_BYTES = 1_024
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 from kafka import TopicPartition
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.jobs.persist.backlog import AckPacing, Backlog, BatchAcks, DestinationChange, PacedAck
+from ackstream.jobs.persist.records import PersistResult
 from ackstream.jobs.persist.state import TABLES, StoredStates
 from ackstream.kafka.clients import connect_consumer, monotonic_ms
 from ackstream.kafka.connection import Outbox
@@ -30,16 +33,8 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.metrics import FIGURES, Tally
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack, read_replicated
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.jobs.persist.records import PersistResult
-    from ackstream.settings import Settings
-    from ackstream.spark.checkpoint import Planned
+from ackstream.settings import Settings
+from ackstream.spark.checkpoint import Planned
 
 log = logging.getLogger(__name__)
 

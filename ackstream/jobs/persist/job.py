@@ -9,18 +9,21 @@ states it had before: it gives the same rows, which the tables refuse to store t
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.jobs.persist import records as wire
 from ackstream.jobs.persist.decisions import Admission
 from ackstream.jobs.persist.deferred_acks import DeferredAcks
 from ackstream.jobs.persist.publishers import PublisherBatch
+from ackstream.jobs.persist.records import MessageMetadata
 from ackstream.jobs.persist.state import DAYS_IN_MEMORY, TABLES, PublisherState, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
@@ -28,22 +31,14 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.metrics import FIGURES, KNOWN_PUBLISHERS, MESSAGES
 from ackstream.protocol.dispositions import NOT_PROCESSED
 from ackstream.protocol.messages import CommandAck, encode_ack, write_stored
+from ackstream.settings import Settings
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
+from ackstream.spark.batches import Trigger
 from ackstream.spark.checkpoint import Checkpoint, CheckpointRules
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, source
 from ackstream.spark.records import guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.jobs.persist.records import MessageMetadata
-    from ackstream.settings import Settings
-    from ackstream.spark.batches import Trigger
 
 log = logging.getLogger(__name__)
 

@@ -6,30 +6,26 @@ Metadata (everything but the values) goes to the driver; the values stay in Spar
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.persist.decisions import MAX_TOPIC_BYTES
+from ackstream.jobs.persist.state import PublisherState
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import record_headers
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS, CommandAck, StoredRange
 from ackstream.spark import batches
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pyspark.sql import DataFrame
-
-    Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.integer]]
-    Booleans: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
-
-    from ackstream.jobs.persist.state import PublisherState
+Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.integer]]
+Booleans: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 DAY_MS = 86_400_000
 NUMBER = r"^(\d{1,18}|[1-8]\d{18})$"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import msgspec
 from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.window import Window
 
@@ -13,13 +14,7 @@ from ackstream.lake import commits, tables
 from ackstream.protocol import messages as rules
 from ackstream.protocol.durations import read_duration
 from ackstream.protocol.intervals import Interval
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pyspark.sql import SparkSession
-
-    from ackstream.settings import Settings
+from ackstream.settings import Settings
 
 MAX_CONFLATION_MS = 60_000
 """The longest interval that is granted: acks that wait are sent again after a crash, so they must not wait for ever."""

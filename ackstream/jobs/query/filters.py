@@ -9,11 +9,14 @@ read as SQL. Spark runs without ANSI here: a message for which it cannot be eval
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query import amps_filters
@@ -22,12 +25,6 @@ from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.evaluation import checked, matches
 from ackstream.protocol.rql.parser import Combination, Membership, Node, leaves, parse
 from ackstream.protocol.rql.patterns import Effort
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pyspark import SparkContext
-    from pyspark.sql import Column
 
 MAX_LENGTH: Final = 10_000
 """The maximum length of a filter, in characters."""

@@ -8,13 +8,16 @@ takes the position from there, so it gives the same results, with the same ids.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.jobs.query import results
 from ackstream.jobs.query.amps_filters import FilterSyntaxError
@@ -26,23 +29,14 @@ from ackstream.lake import commits, messages, tables
 from ackstream.lake.messages import Moment, Tail
 from ackstream.observe.metrics import DEAD_LETTERS, FIGURES
 from ackstream.protocol import queries
-from ackstream.settings import Query
+from ackstream.settings import Lake, Query, Settings
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
+from ackstream.spark.batches import Trigger
 from ackstream.spark.checkpoint import CheckpointRules
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import LATEST, limit_copies, source
 from ackstream.spark.records import guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.settings import Lake, Settings
-    from ackstream.spark.batches import Trigger
 
 log = logging.getLogger(__name__)
 

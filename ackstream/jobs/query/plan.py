@@ -5,8 +5,9 @@ Pure: out come steps in the order in which clients see them (brokers.md 1.1 A22 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -17,12 +18,8 @@ from ackstream.protocol.dispositions import NOT_ENTITLED
 from ackstream.protocol.messages import CommandAck
 from ackstream.protocol.queries import INVALID_BOOKMARK, TOO_MANY, BookmarkSyntaxError, LogSpan, Position
 from ackstream.protocol.rql.patterns import matches_any
+from ackstream.settings import Query
 from ackstream.spark.records import excused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ackstream.settings import Query
 
 SILENT_MS = 7 * 86_400_000
 """How long a client without a heartbeat may be silent: then its session and its subscriptions are forgotten."""

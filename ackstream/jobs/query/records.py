@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from ackstream.jobs.query.amps_filters import FilterSyntaxError
 from ackstream.jobs.query.filters import fits, read_filter
+from ackstream.kafka.connection import OutgoingRecord
 from ackstream.protocol import messages, queries, record_headers
 from ackstream.protocol.durations import MAX_MS, read_duration
 from ackstream.protocol.messages import NOT_SUPPORTED, SUPPORTED, ClientCommand
 from ackstream.spark.records import guarded, in_order
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ackstream.kafka.connection import OutgoingRecord
 
 log = logging.getLogger(__name__)
 

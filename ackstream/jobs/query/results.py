@@ -8,29 +8,25 @@ other headers are ``id`` (the same for a replayed batch), ``cid``, ``sub_id``, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.query.filters import as_number, field, fits
+from ackstream.jobs.query.records import QueryRequest
 from ackstream.lake import messages as lake_messages
 from ackstream.lake.messages import POSITION, Moment, Tail
 from ackstream.protocol import queries, record_headers
 from ackstream.protocol.messages import CommandAck, encode_ack
+from ackstream.protocol.queries import Position
+from ackstream.settings import Lake
 from ackstream.spark.kafka import HEADER, application_headers, copy_limit, fitting, header_entry, json_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark import SparkContext
-
-    from ackstream.jobs.query.records import QueryRequest
-    from ackstream.protocol.queries import Position
-    from ackstream.settings import Lake
 
 _encode = msgspec.json.Encoder().encode
 

@@ -8,8 +8,8 @@ cut, nor on how often the output is taken.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,12 +19,8 @@ from ackstream.jobs.queues.state import MessageLocation, QueueState, Segment, Se
 from ackstream.observe.metrics import QUEUE_CONSUMERS, QUEUE_DEPTH, QUEUE_OLDEST, Tally
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
+from ackstream.settings.jobs import QueueSettings
 from ackstream.spark.records import LOOKS, excused, guarded, read_state, timed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ackstream.settings.jobs import QueueSettings
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,18 @@ gives the same events, which the table refuses to store twice, and the same answ
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, starmap
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pandas as pd
+import pyarrow as pa
 from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from ackstream.errors import StartError
@@ -25,24 +29,16 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import queues, record_headers
 from ackstream.protocol.queues import TYPES, QueueAnswer
 from ackstream.protocol.rql import patterns
+from ackstream.settings import Settings
+from ackstream.settings.jobs import QueueSettings
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
+from ackstream.spark.batches import Trigger
 from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint
 from ackstream.spark.job import Job
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, ShardBatch, operate
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.settings import Settings
-    from ackstream.settings.jobs import QueueSettings
-    from ackstream.spark.batches import Trigger
-
-    R = TypeVar("R", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
 
 TICKS, REPORTS = "queue-clock", "app-acks"
 ARRIVAL, REPORT = 0, 1

@@ -8,19 +8,16 @@ settlement shows that the application got it. Rules (:class:`QueueSettings`): br
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ackstream.jobs.queues.records import Cause, Event, EventKind
 from ackstream.jobs.queues.state import SEGMENT, Consumer, QueuedMessage, QueueState, Segments, choose
+from ackstream.protocol.dispositions import ExitReason, MessageDisposition
 from ackstream.protocol.queues import PREFETCH, Refusal, UnboundReason
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ackstream.protocol.dispositions import ExitReason, MessageDisposition
-    from ackstream.protocol.readers import SampleOutcome
-    from ackstream.settings.jobs import QueueSettings
+from ackstream.protocol.readers import SampleOutcome
+from ackstream.settings.jobs import QueueSettings
 
 MAX_EARLY = 10_000
 """The most settlements that are remembered because their message has not arrived yet; the oldest are forgotten."""

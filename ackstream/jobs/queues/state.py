@@ -8,24 +8,20 @@ when a message is settled that no consumer holds.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import compress
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from ackstream.jobs.queues.records import message_id
 from ackstream.protocol.readers import SampleOutcome
+from ackstream.settings.jobs import Fairness
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ackstream.settings.jobs import Fairness
-
-    Numbers = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-    Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
-    Row = tuple["QueuedMessage", "MessageLocation"]
+Numbers = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Row = tuple["QueuedMessage", "MessageLocation"]
 
 
 class QueuedMessage(msgspec.Struct, array_like=True, gc=False):

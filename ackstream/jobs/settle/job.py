@@ -6,14 +6,17 @@ rows are the same, which the tables refuse to store twice, and so are the messag
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial, reduce
 from itertools import starmap
 from operator import or_
-from typing import TYPE_CHECKING
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from ackstream.jobs.settle.records import OF_READERS, REPORTS, STORED, TICK, ReportRecord, Settled
@@ -22,23 +25,15 @@ from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.metrics import DELIVERIES, FIGURES, IGNORED_REPORTS
 from ackstream.protocol.queues import TYPES as OF_QUEUES
+from ackstream.settings import Settings, Settle
 from ackstream.spark import batches
 from ackstream.spark import kafka as spark_kafka
+from ackstream.spark.batches import Trigger
 from ackstream.spark.checkpoint import CheckpointRules, is_new_checkpoint
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import CLOCK, EARLIEST, LATEST, json_text, source, ticked
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, ShardBatch, operate, shard_keys
 from ackstream.spark.records import Share
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.settings import Settings, Settle
-    from ackstream.spark.batches import Trigger
 
 NAME, TICKS = "settle", "settle-clock"
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from ackstream.jobs.settle.completion import Ignored, Report, ReportReceipt, Retention
 from ackstream.protocol import readers
 from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.json import optional_reader
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from ackstream.jobs.settle.completion import Ignored, Report, ReportReceipt, Retention
-
-    ReaderRecord: TypeAlias = Report | readers.ReaderStart | readers.ReaderAlive | readers.ReaderStop
+ReaderRecord: TypeAlias = Report | readers.ReaderStart | readers.ReaderAlive | readers.ReaderStop
 
 STORED, REPORTS, TICK = 0, 1, 2
 """The source of a record: the topic ``stored`` or ``app-acks``, or the clock, whose tick has only a time."""

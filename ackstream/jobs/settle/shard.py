@@ -12,24 +12,20 @@ the time in which perhaps no reader could write (:func:`excused`). States are as
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from ackstream.jobs.settle import records as wire
 from ackstream.jobs.settle.completion import Ignored, Reason, Report
+from ackstream.jobs.settle.records import ReaderRecord, ReportRecord
 from ackstream.jobs.settle.state import NEVER, STATE_VERSION, EarlyReports, Presence, SettleState, Writers
 from ackstream.observe.metrics import OPEN_WRITERS, READERS, Tally
 from ackstream.protocol import messages, readers
+from ackstream.protocol.intervals import Interval
 from ackstream.protocol.json import RecordError
+from ackstream.settings import Settle
 from ackstream.spark.records import LOOKS, excused, guarded, in_order, read_state
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ackstream.jobs.settle.records import ReaderRecord, ReportRecord
-    from ackstream.protocol.intervals import Interval
-    from ackstream.settings import Settle
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -13,11 +13,7 @@ from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.messages import MAX_NUMBER, SessionRun, SessionRuns
 from ackstream.protocol.readers import AppAck, ProtocolAck, read
 from ackstream.protocol.rql.patterns import matches_any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from ackstream.settings import Settle
+from ackstream.settings import Settle
 
 MAX_SESSION_RUNS = 1_000
 """As many runs of a writer's retained samples have a known session: the newest."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from ackstream.jobs.twin import search
-from ackstream.jobs.twin.changes import OK, QuotaUsage, Thing, apply, instant, tag_of
+from ackstream.jobs.twin.changes import OK, CommandResult, QuotaUsage, Thing, apply, instant, tag_of
 from ackstream.jobs.twin.records import (
     ACKS,
     ENTITY_REVISION,
@@ -22,6 +23,7 @@ from ackstream.jobs.twin.records import (
     EVENTS,
     JournalRow,
     SignalRecord,
+    TwinCommand,
     TwinMessage,
     read_command,
 )
@@ -45,14 +47,8 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.things import resource
 from ackstream.protocol.errors import DittoError, live_channel_condition_unfit, twin_failed
 from ackstream.protocol.ledger import reply_id
+from ackstream.settings import Settings
 from ackstream.spark.records import guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from ackstream.jobs.twin.changes import CommandResult
-    from ackstream.jobs.twin.records import TwinCommand
-    from ackstream.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -6,15 +6,16 @@ batches are cut. Source: Ditto, ``things/service/…/strategies/commands``, ``Th
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
-from ackstream.jobs.twin.records import check_tags
+from ackstream.jobs.twin.records import TwinCommand, check_tags
 from ackstream.protocol import errors, json
 from ackstream.protocol.ditto.envelopes import check_depth
 from ackstream.protocol.ditto.headers import SKIP, SKIP_MINIMIZING_MERGE
@@ -23,12 +24,7 @@ from ackstream.protocol.ditto.twin.things import Resource, not_found, select_of_
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.evaluation import matches
 from ackstream.protocol.rql.patterns import Effort
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ackstream.jobs.twin.records import TwinCommand
-    from ackstream.settings import Quota
+from ackstream.settings import Quota
 
 CREATED, OK, NO_CONTENT = 201, 200, 204
 _NAMESPACES = 10_000

@@ -7,24 +7,19 @@ Source of the rules: Eclipse Ditto, the commands of ``things/model`` and their m
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from ackstream.protocol import errors, record_headers
-from ackstream.protocol.ditto.envelopes import check_storable, encode
+from ackstream.protocol.ditto.envelopes import Envelope, check_storable, encode
 from ackstream.protocol.ditto.headers import CONDITION, CORRELATION_ID, IF_EQUAL
+from ackstream.protocol.ditto.requests import Request
 from ackstream.protocol.ditto.topics import THING_ACTIONS
 from ackstream.protocol.ditto.twin import things
 from ackstream.protocol.ditto.twin.things import Resource, resource
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.requests import Request
-
 
 IF_MATCH, IF_NONE_MATCH = "if-match", "if-none-match"
 

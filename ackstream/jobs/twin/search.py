@@ -15,25 +15,21 @@ from __future__ import annotations
 import operator
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
+from ackstream.jobs.twin.changes import Thing
 from ackstream.protocol import errors, json
-from ackstream.protocol.ditto.envelopes import decoded, json_text, raw
+from ackstream.protocol.ditto.envelopes import Envelope, decoded, json_text, raw
 from ackstream.protocol.ditto.twin.things import select_of_thing
 from ackstream.protocol.rql.evaluation import SignalFact, checked, field_of, find, matches, scalars
 from ackstream.protocol.rql.parser import parse
 from ackstream.protocol.rql.patterns import CHARACTERS, MAX_STEPS, Effort, matches_any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from ackstream.jobs.twin.changes import Thing
-    from ackstream.protocol.ditto.envelopes import Envelope
 
 SEARCH, COUNT = "/search/things", "/search/things/count"
 MAX_IDS = 5_000

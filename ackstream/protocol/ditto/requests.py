@@ -7,22 +7,19 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregatorActorStarter`` as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto import signal_defaults as defaults
+from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.topics import UNKNOWN_THING, TopicPath
 from ackstream.protocol.ditto.twin.things import resource
 from ackstream.protocol.errors import DittoError, not_available, shown, unknown_topic_path
 from ackstream.protocol.json import keys_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ackstream.protocol.ditto.envelopes import Envelope
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -12,12 +12,10 @@ from ackstream.protocol import errors
 from ackstream.protocol.ditto.envelopes import Envelope, decoded, json_text, raw
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.twin.access import OPEN, Access, Permission
+from ackstream.protocol.ditto.twin.subscriptions import Publication
 from ackstream.protocol.ditto.twin.things import NO_POLICIES, check_patch
 from ackstream.protocol.errors import NOT_FOUND, AccessDeniedError
 from ackstream.protocol.json import UNREADABLE
-
-if TYPE_CHECKING:
-    from ackstream.protocol.ditto.twin.subscriptions import Publication
 
 Kind = Literal[
     "create", "retrieve", "modify", "merge", "delete", "message",

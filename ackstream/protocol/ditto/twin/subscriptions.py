@@ -7,8 +7,10 @@ the rules: Eclipse Ditto, ``StreamingSessionActor``, ``StreamingSession``, ``Web
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,12 +25,7 @@ from ackstream.protocol.ditto.twin.things import merged, partial_thing, placehol
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.json import parse_selector
 from ackstream.protocol.rql import evaluation, parser
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-    from datetime import datetime
-
-    from ackstream.protocol.rql.patterns import Effort
+from ackstream.protocol.rql.patterns import Effort
 
 Stream = Literal["events", "live-commands", "live-events", "messages"]
 STREAM_OF: dict[tuple[str | None, str], Stream] = {
