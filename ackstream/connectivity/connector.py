@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from ackstream.client.core.labels import Labels
 from ackstream.connectivity.intake import Intake
@@ -21,16 +22,11 @@ from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import CONNECTION_FAILURES, CONNECTION_OPEN, FIGURES
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.errors import UNAVAILABLE
+from ackstream.settings import Kafka, Settings
 from ackstream.settings.access import FileWatch, WatchedFile
 from ackstream.settings.connections import Connection, KafkaConnection
 from ackstream.settings.gateway import with_access_file
 from ackstream.settings.security import is_loopback
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ackstream.settings import Kafka, Settings
 
 log = logging.getLogger(__name__)
 

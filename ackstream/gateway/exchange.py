@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from anyio import CancelScope, move_on_after
 from msgspec.structs import replace
@@ -23,24 +26,18 @@ from ackstream.gateway.page.live import Live
 from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe.outcomes import Outcomes, RequestOutcome
+from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.ditto.twin.access import Access
+from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
 from ackstream.protocol.ditto.twin.things import select_of_thing
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.json import parse_selector
 from ackstream.protocol.rql.evaluation import concerns
 from ackstream.protocol.rql.parser import Combination
+from ackstream.settings import Settings
 from ackstream.settings.access import FileWatch
 from ackstream.settings.gateway import with_access_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from concurrent.futures import Future
-    from datetime import datetime
-
-    from ackstream.protocol.ditto.envelopes import Envelope
-    from ackstream.protocol.ditto.twin.access import Access
-    from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
-    from ackstream.protocol.errors import DittoError
-    from ackstream.settings import Settings
 
 T = TypeVar("T")
 

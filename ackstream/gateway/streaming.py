@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import ExitStack
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from ackstream.client import Reply
 from ackstream.client.core.labels import Declarer
 from ackstream.client.core.messages import Work
 from ackstream.client.core.worker import Worker
@@ -24,15 +26,10 @@ from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.correlation_ids import shown_id
 from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR
+from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream
 from ackstream.protocol.ditto.twin.things import MEMBERS
 from ackstream.protocol.errors import DittoError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
-
-    from ackstream.client import Reply
-    from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream
-    from ackstream.settings import Settings
+from ackstream.settings import Settings
 
 log = logging.getLogger(__name__)
 

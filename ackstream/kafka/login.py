@@ -10,8 +10,9 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka.errors import (
     GroupAuthorizationFailedError,
@@ -27,12 +28,8 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from ackstream.errors import AccessRefusedError
 from ackstream.kafka.security import python_security
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from ackstream.settings import Kafka
-    from ackstream.settings.kafka import KafkaSecurity
+from ackstream.settings import Kafka
+from ackstream.settings.kafka import KafkaSecurity
 
 TIMEOUT_SECONDS = 5.0
 ALERT_SECONDS = 1.0

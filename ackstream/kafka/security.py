@@ -10,10 +10,11 @@ import logging
 import threading
 import time
 from base64 import b64encode
+from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib import request
 from urllib.error import HTTPError
 from urllib.parse import quote_plus, urlencode
@@ -22,12 +23,8 @@ import msgspec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from ackstream.errors import AccessRefusedError, AckstreamError, UnreachableError
+from ackstream.settings.kafka import KafkaSecurity
 from ackstream.settings.security import OAuth, Tls, revealed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ackstream.settings.kafka import KafkaSecurity
 
 log = logging.getLogger(__name__)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka import TopicPartition
 from kafka.admin import ACLOperation, ConfigResource, ConfigResourceType, OffsetSpec
@@ -15,11 +16,7 @@ from ackstream.errors import LocalError, StartError
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin, failure
 from ackstream.kafka.login import check_access, not_allowed
 from ackstream.kafka.parties import LEASES, Party
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from ackstream.settings import Kafka, Settings
+from ackstream.settings import Kafka, Settings
 
 TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES = "message.timestamp.type", "min.insync.replicas", "max.message.bytes"
 COMPRESSION, UNCOMPRESSED = "compression.type", "uncompressed"

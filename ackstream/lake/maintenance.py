@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.window import Window
 
@@ -16,13 +17,7 @@ from ackstream.errors import InputError, SettingsError, StartError, cause
 from ackstream.lake import commits, tables, things
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 from ackstream.lake.tables import MILLISECONDS_AN_HOUR, SHORTEST_RETENTION_HOURS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from ackstream.settings import Lake, Settings
+from ackstream.settings import Lake, Settings
 
 log = logging.getLogger(__name__)
 

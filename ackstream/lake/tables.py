@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import StartError
 from ackstream.lake import commits, files
 from ackstream.lake.schemas import ALL_TABLES, INDEXED_COLUMNS, PARTITION, TABLES, Table, absent, in_full
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from ackstream.settings import Lake, Settings
+from ackstream.settings import Lake, Settings
 
 CREATION_SECONDS, CREATION_POLL_SECONDS = 10.0, 0.2
 """The time for another job to go from creating the directory of a table to its first commit."""

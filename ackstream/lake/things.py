@@ -8,25 +8,21 @@ before a given batch from both. ``things_search`` has one row for every value wi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import to_arrow_type
 
 from ackstream.lake import commits, tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.json import escape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from ackstream.settings import Lake
+from ackstream.settings import Lake
 
 JOURNAL = "thing_events"
 _THINGS = ALL_TABLES["things"].names

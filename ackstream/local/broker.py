@@ -9,7 +9,8 @@ import re
 import subprocess
 import time
 import uuid
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 import psutil
 from kafka.errors import KafkaError
@@ -19,12 +20,7 @@ from ackstream.errors import ClientError, LocalError
 from ackstream.kafka.clients import connect_admin
 from ackstream.local import jars, machine
 from ackstream.local.machine import PRIVATE, answers, command_line, is_free, java_text, locked, owner, write_file
-from ackstream.settings import Kafka
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ackstream.settings import Settings
+from ackstream.settings import Kafka, Settings
 
 CLUSTER_ID = base64.urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_DNS, "ackstream").bytes).decode().rstrip("=")
 """The same on every machine, so that foreign data is recognised."""

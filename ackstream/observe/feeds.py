@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from kafka import TopicPartition
@@ -19,11 +20,7 @@ from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.reader import TopicReader, check_topics
 from ackstream.observe.outcomes import LedgerEntry, Meter, Snapshot, Verdict, epoch_milliseconds, read_entry
 from ackstream.observe.planes import Planes, PlanesView
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ackstream.settings import Settings
+from ackstream.settings import Settings
 
 POLL_MS = 200
 END_POLLS = 50

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -20,12 +21,8 @@ from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_succes
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.errors import REQUEST_TIMEOUT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ackstream.protocol.ledger import LedgerRecord
-    from ackstream.settings import Kafka
+from ackstream.protocol.ledger import LedgerRecord
+from ackstream.settings import Kafka
 
 
 class Trend:

@@ -13,20 +13,17 @@ import hashlib
 import hmac
 import os
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ackstream.errors import SettingsError
 from ackstream.gateway.errors import too_many_attempts, unavailable
 from ackstream.protocol.ditto.correlation_ids import Latest
+from ackstream.settings import Gateway
 from ackstream.settings.access import ROLE, User
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ackstream.settings import Gateway
 
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 20
 """Wrong passwords after which there are delays: of an address more, where several people may be."""

@@ -9,22 +9,19 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import lru_cache
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
+
+from starlette.requests import HTTPConnection
 
 from ackstream.gateway import errors
+from ackstream.gateway.middleware.audit import Audit
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.patterns import MAX_STEPS, Effort
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-
-    from starlette.requests import HTTPConnection
-
-    from ackstream.gateway.middleware.audit import Audit
-    from ackstream.protocol.errors import DittoError
-    from ackstream.settings import Gateway, Quota, Settings
+from ackstream.settings import Gateway, Quota, Settings
 
 BURST_SECONDS = 2.0
 """As many requests as are allowed in this time may come at once."""

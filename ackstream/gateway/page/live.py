@@ -7,9 +7,9 @@ import math
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 from kafka.errors import KafkaError
@@ -23,11 +23,7 @@ from ackstream.observe.outcomes import LedgerEntry, Meter, Snapshot, Verdict, ep
 from ackstream.observe.planes import SHOWN, Planes, PlanesView
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.ditto.correlation_ids import Latest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ackstream.settings import Settings
+from ackstream.settings import Settings
 
 log = logging.getLogger(__name__)
 
