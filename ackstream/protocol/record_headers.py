@@ -26,6 +26,12 @@ SPRING_CORRELATION_ID: Final = "kafka_correlationId"
 SPRING_REPLY_TOPIC: Final = "kafka_replyTopic"
 SPRING_REPLY_PARTITION: Final = "kafka_replyPartition"
 TRACEPARENT: Final = "traceparent"
+LABEL: Final = "label"
+"""The label of an acknowledgement that is a record of any kind."""
+CE_ID: Final = "ce_id"
+CE_REQUESTED_ACKS: Final = "ce_requestedacks"
+CE_TIMEOUT: Final = "ce_timeout"
+"""The attributes of a CloudEvent that asks for acknowledgements, as Kafka's binary mode names them."""
 
 # -- dead letters ------------------------------------------------------------------------------------------------------
 

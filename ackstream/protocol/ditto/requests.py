@@ -83,7 +83,7 @@ def read_request(
     requested = user.get(names.REQUESTED_ACKS)
     labels = None if requested is None else tuple(requested)
     required, timeout = user.get(names.RESPONSE_REQUIRED), user.get(names.TIMEOUT)
-    expectation = _expectation(kind, labels, required, timeout, default_timeout_ms, max_timeout_ms)
+    expected = expectation(kind, labels, required, timeout, default_timeout_ms, max_timeout_ms)
     live = kind in ("live", "liveQuery", "message")
     if live and names.CONDITION in user:
         raise not_available(f"The header '{names.CONDITION}' of a live command or message", _ASK_FIRST)
@@ -91,12 +91,12 @@ def read_request(
         reply[names.CHANNEL] = "live"
     thing_id, channel = topic.thing_id if topic.group == "things" else None, "live" if live else "twin"
     compared = (topic.criterion, topic.action, topic.subject, envelope.path)
-    return Request(thing_id, channel, kind, *expectation, reply, *compared)
+    return Request(thing_id, channel, kind, *expected, reply, *compared)
 
 
 # a producer's requests differ in their ids, rarely in these headers
 @lru_cache(maxsize=4096)
-def _expectation(
+def expectation(
     kind: defaults.SignalKind,
     requested: tuple[str, ...] | None,
     response_required: bool | None,  # noqa: FBT001 - a cached function takes no keywords cheaply
@@ -137,6 +137,8 @@ def foreign_to(request: Request, topic: TopicPath, headers: Mapping[str, Any]) -
     if ack:
         same = thing_id == UNKNOWN_THING
         return None if same else _differs("Entity ID", thing_id, request.thing_id, "acknowledgement")
+    if request.kind == "record":
+        return "Acknowledgements alone answer a record."
     if request.thing_id is None:
         return None if topic.group != "things" else _differs("Entity type", topic.group, "policies", "response")
     if thing_id != request.thing_id:

@@ -14,9 +14,10 @@ from ackstream.protocol.ditto.topics import COMMAND_ACTIONS, TopicPath
 from ackstream.protocol.durations import Duration
 
 Api = Literal["HTTP", "WebSocket", "Connectivity"]
-SignalKind = Literal["twin", "live", "message", "liveQuery", "twinQuery", "smartQuery", "other", "otherQuery"]
+SignalKind = Literal["twin", "live", "message", "liveQuery", "twinQuery", "smartQuery", "other", "otherQuery", "record"]
 """Modifying commands on a twin or a thing itself, messages, queries; ``smartQuery`` is a twin query with a
-live-channel-condition; ``other`` and ``otherQuery`` are commands for which no acknowledgement can be requested."""
+live-channel-condition; ``other`` and ``otherQuery`` are commands for which no acknowledgement can be requested; a
+``record`` is of any kind, for which only acknowledgements can be requested."""
 
 DEFAULT_TIMEOUT_MS = HTTP_TIMEOUT_MS = 60_000
 """Timeout of a request that names none, on every way in."""
@@ -134,6 +135,8 @@ def waits_for_acks(kind: SignalKind, labels: Iterable[str]) -> bool:
         return any(label != RESPONSE_LABELS["live"] for label in labels)
     if kind == "smartQuery":
         return True
+    if kind == "record":
+        return bool(labels)
     return kind in LIVE_KINDS and any(label != RESPONSE_LABELS["twin"] for label in labels)
 
 

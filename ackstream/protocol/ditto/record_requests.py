@@ -1,0 +1,117 @@
+"""Records of any kind that ask for acknowledgements, or are one: all about it is in their record headers.
+
+A request has the header ``requested-acks``, or ``ce_requestedacks`` as a CloudEvent in binary mode; an acknowledgement
+has the header ``label``. The value of either is the application's own. This is the other encoding of requests and
+acknowledgements: their rules are those of the Ditto Protocol (:mod:`ackstream.protocol.ditto.requests`).
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ackstream.protocol import errors, record_headers
+from ackstream.protocol.ditto import headers as names
+from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, acknowledgement
+from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
+from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN, check_depth, check_parts, raw
+from ackstream.protocol.ditto.labels import parse_declared
+from ackstream.protocol.ditto.requests import Request, expectation
+from ackstream.protocol.errors import DittoError, shown
+from ackstream.protocol.json import UNREADABLE
+
+RECORDS = "records"
+"""The criterion of such a request, beside ``commands`` and ``messages``."""
+
+Codec = Literal["json", "text", "base64", "none"]
+"""How a value is written into JSON; ``none``: it is not."""
+
+_REQUEST = {
+    names.REQUESTED_ACKS: record_headers.CE_REQUESTED_ACKS,
+    names.TIMEOUT: record_headers.CE_TIMEOUT,
+    names.RESPONSE_REQUIRED: "",
+    names.CONTENT_TYPE: "",
+}
+"""The record headers of a request, and their names in a CloudEvent, if they have one there."""
+_STATUS = re.compile("[0-9]{3}")
+_TRANSFER_ENCODING = {"content-transfer-encoding": "base64"}
+"""The header of an entry whose payload is base64 (RFC 2045)."""
+
+
+def read_record(
+    given: Mapping[str, bytes], *, default_timeout_ms: int, max_timeout_ms: int
+) -> tuple[Request, dict[str, Any]]:
+    """Read a request from the headers of its record; return it, and those headers as they are stored.
+
+    Raises DittoError 400: a header is invalid, no label is requested, or one that only the service issues.
+    """
+    texts = {name: given.get(name) or given.get(event) for name, event in _REQUEST.items()}
+    found: dict[str, Any] = {name: str(value, "utf-8", "replace") for name, value in texts.items() if value}
+    found[names.REQUESTED_ACKS] = names.requested_acks_in(found.get(names.REQUESTED_ACKS, ""))
+    _check_length(names.CONTENT_TYPE, found.get(names.CONTENT_TYPE, ""))
+    headers = names.read_headers(found)
+    labels = tuple(map(parse_declared, headers[names.REQUESTED_ACKS]))
+    if not labels:
+        raise errors.header_invalid(names.REQUESTED_ACKS, "The header 'requested-acks' has no label.")
+    required, timeout = headers.get(names.RESPONSE_REQUIRED), headers.get(names.TIMEOUT)
+    expected = expectation("record", labels, required, timeout, default_timeout_ms, max_timeout_ms)
+    repeated = names.request_reply_headers(headers)
+    return Request(None, "live", "record", *expected, repeated, RECORDS, None, None, "/"), headers
+
+
+def read_record_ack(
+    given: Mapping[str, bytes], correlation_id: str, value: bytes | None
+) -> tuple[Acknowledgement, Codec]:
+    """Read an acknowledgement from the headers of its record and its value. Raises DittoError 400 as ``read_ack``."""
+    label, status, kind = (
+        str(given.get(name, b""), "utf-8", "replace")
+        for name in (record_headers.LABEL, record_headers.STATUS, record_headers.CONTENT_TYPE)
+    )
+    if status and not (_STATUS.fullmatch(status) and STATUS_MIN <= int(status) <= STATUS_MAX):
+        raise errors.header_invalid(
+            record_headers.STATUS, f"The header 'status' is <{shown(status)}>, not a number from 100 to 599."
+        )
+    _check_length(names.CONTENT_TYPE, kind)
+    payload, codec = write_value(value, kind)
+    headers = {names.CORRELATION_ID: correlation_id} | ({names.CONTENT_TYPE: kind} if kind else {})
+    if weak := given.get(names.WEAK_ACK):
+        headers[names.WEAK_ACK] = str(weak, "utf-8", "replace")
+    headers |= _TRANSFER_ENCODING if codec == "base64" else {}
+    return acknowledgement(parse_declared(label), int(status or OK), payload, headers), codec
+
+
+def write_value(value: bytes | None, content_type: str) -> tuple[Raw | UnsetType, Codec]:
+    """Write the value of a record as JSON: as it is, if its type is JSON; a text as a string; all else as base64."""
+    if not value:
+        return UNSET, "none"
+    kind = content_type.partition(";")[0].strip().lower()
+    is_json = kind == "application/json" or kind.endswith("+json")
+    if is_json:
+        with suppress(DittoError, *UNREADABLE):
+            check_parts(value)
+            msgspec.json.decode(value)
+            check_depth(value)
+            return Raw(value), "json"
+    if is_json or not kind or kind.startswith("text/"):
+        with suppress(UnicodeDecodeError):
+            return raw(value.decode()), "text"
+    return raw(b64encode(value).decode()), "base64"
+
+
+def request_headers(acks: list[str], timeout_ms: int | None, correlation_id: str) -> list[tuple[str, bytes]]:
+    """Return the record headers by which a record asks for acknowledgements."""
+    found = {names.CORRELATION_ID: correlation_id, names.REQUESTED_ACKS: msgspec.json.encode(acks).decode()}
+    if timeout_ms is not None:
+        found[names.TIMEOUT] = f"{timeout_ms}ms"
+    return [(name, text.encode()) for name, text in found.items()]
+
+
+def _check_length(name: str, text: str) -> None:
+    if len(text.encode()) > MAX_BYTES:
+        raise errors.header_too_long(name, MAX_BYTES)
