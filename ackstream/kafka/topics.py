@@ -122,13 +122,14 @@ OF_TWIN = ("twin-acks", "events")
 def prepare(settings: Settings, names: Iterable[str] = TOPICS, party: Party | None = None) -> None:
     """Create missing topics, as :func:`ensure_topics`, and refuse unsuitable ones, before a job starts."""
     # AccessRefusedError: the broker does not allow ``party`` an operation; StartError, with the command that corrects
-    # it: records have their producer's time, may be accepted by one broker alone, or are refused for their size
+    # it: records have their producer's time, may be accepted by one broker alone, or are refused for their size. Of
+    # ``names`` that are real ones, of topics of applications, only the first counts
     names, kafka = list(names), settings.kafka
     try:
         with connect_admin(kafka) as admin:
             if party is not None and kafka.security.protocol != "PLAINTEXT":
                 check_access(admin, kafka, party.operations(kafka), [kafka.group(name) for name in party.groups[:1]])
-            _create(admin, kafka, names)
+            _create(admin, kafka, [name for name in names if name in TOPICS])
             check(admin, settings, names)
     except AuthorizationError as error:
         raise failure(kafka, error) from error
@@ -166,7 +167,7 @@ def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
 def check(admin: Any, settings: Settings, names: Iterable[str]) -> Counter[str]:
     """Refuse unsuitable topics, as :func:`prepare`; return the number of partitions of each (real names)."""
     kafka, largest = settings.kafka, settings.correlate.record_bytes
-    topics = {kafka.topic(name): TOPICS[name] for name in names}
+    topics = {kafka.topic(name): TOPICS.get(name) for name in names}
     needed = {kafka.topic(name): largest for name in (*LIMITED, *OF_TWIN)}
     wanted = dict.fromkeys((TIMESTAMP_TYPE, IN_SYNC, MAX_BYTES, COMPRESSION))
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, wanted) for topic in topics]
@@ -176,7 +177,8 @@ def check(admin: Any, settings: Settings, names: Iterable[str]) -> Counter[str]:
     copies = {partition.topic: len(brokers) for partition, brokers in partitions.items()}
     for name, config in sorted(configs.items()):
         values = {key: config[key]["value"] for key in wanted}
-        check_config(kafka, name, topics[name], values, copies[name], needed.get(name, 0))
+        own = topics[name]
+        check_config(kafka, name, own or Topic(), values, copies[name] if own else 1, needed.get(name, 0))
     return Counter(partition.topic for partition in partitions)
 
 

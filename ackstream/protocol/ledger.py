@@ -21,7 +21,10 @@ DEAD_LETTER_BYTES = 65_536
 
 
 class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
-    """A command or message as it was received; times in epoch milliseconds."""
+    """A command, message or record of any kind as it was received; times in epoch milliseconds.
+
+    ``codec``: of a record of any kind, how its value is written; so in :class:`AckRow`.
+    """
 
     correlation_id: str
     thing_id: str | None
@@ -38,6 +41,7 @@ class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
     partition: int
     offset: int
     value: Raw | UnsetType = UNSET
+    codec: str | None = None
 
 
 class AckRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
@@ -59,6 +63,7 @@ class AckRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
     index: int
     payload: Raw | UnsetType = UNSET
     reason: str | None = None
+    codec: str | None = None
 
     @property
     def id(self) -> str:

@@ -4,6 +4,7 @@ Durations are held in milliseconds. The meaning of each key is in ``conf/ackstre
 """
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
@@ -14,6 +15,11 @@ from ackstream.settings.base import UNLIMITED, Endless, HomePath, Limit, Millise
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """A name of a topic of Kafka."""
+
+
+def matches(patterns: Iterable[str], topic: str) -> bool:
+    """Return whether the whole name of a topic matches one of the regular expressions."""
+    return any(re.fullmatch(pattern, topic) for pattern in patterns)
 
 
 class Spark(Part):
@@ -38,6 +44,9 @@ class Correlate(Part):
     max_labels: int = Field(100, ge=1)
     max_value_bytes: int = Field(1_000_000, ge=1)
     reply_topics: tuple[str, ...] = ()
+    request_topics: tuple[str, ...] = ()
+    ack_topics: tuple[str, ...] = ()
+    store_values: bool = False
     refuse_undeclared: bool = False
     state_store: Literal["hdfs", "rocksdb"] = "hdfs"
     starting: Start = "earliest"
@@ -52,7 +61,7 @@ class Correlate(Part):
             )
         return timeout
 
-    @field_validator("reply_topics")
+    @field_validator("reply_topics", "request_topics", "ack_topics")
     @classmethod
     def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
@@ -71,8 +80,7 @@ class Correlate(Part):
 
     def allows_reply_topic(self, topic: str) -> bool:
         """Return whether a request may choose a topic for its reply: it is a name of Kafka that a pattern matches."""
-        legal = _TOPIC.fullmatch(topic) is not None
-        return legal and any(re.fullmatch(pattern, topic) for pattern in self.reply_topics)
+        return _TOPIC.fullmatch(topic) is not None and matches(self.reply_topics, topic)
 
     def accepts_reply_topic(self, topic: str, replies: str) -> bool:
         """Return whether a request that names this topic for its reply is accepted; ``replies`` always is."""

@@ -15,6 +15,13 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "G
 OF_OPTIONS = ("GSSAPI", "AWS_MSK_IAM")
 """Mechanisms that are set up by ``sasl.*`` in the two tables of options, since the libraries share nothing there."""
 
+_REAL = "="
+
+
+def real(topic: str) -> str:
+    """Return the real name of a topic of an application for functions that take names without the prefix."""
+    return _REAL + topic
+
 
 class KafkaSecurity(Part):
     """``[kafka.security]``: how all clients, those of Python and those of Spark, reach the brokers and log in."""
@@ -145,8 +152,8 @@ class Kafka(Part):
     on_data_loss: Literal["stop", "continue"] = "stop"
 
     def topic(self, name: str) -> str:
-        """Return a topic's real name: the prefix and the name."""
-        return self.topic_prefix + name
+        """Return a topic's real name: the prefix and the name, or what :func:`real` has marked."""
+        return name[len(_REAL) :] if name.startswith(_REAL) else self.topic_prefix + name
 
     def group(self, name: str) -> str:
         """Return a consumer group's real name: systems that share a cluster share no group either."""

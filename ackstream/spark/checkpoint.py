@@ -281,6 +281,7 @@ def guard_checkpoint(
     stored: bool = False,
     run: str = ANY_RUN,
     end: int | None = None,
+    forgets: bool = False,
 ) -> str | None:
     """Compare the settings with those in the checkpoint, and remember them.
 
@@ -289,6 +290,7 @@ def guard_checkpoint(
     :param stored: whether a table already has the newest batch, which the settings ``decides`` have decided
     :param run: the run whose ticks count from now on
     :param end: the offset after the ticks of the batch to replay; ``None``: the newest batch is finished
+    :param forgets: accept that a topic which the query has read is not among its topics any more
     :return: the run that planned the batch to replay, whose ticks count in it; ``None`` if unknown
     :raises StartError: a setting differs, a migration was interrupted, or other rules or settings began the last batch
     """
@@ -296,6 +298,13 @@ def guard_checkpoint(
     if theirs:
         compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
         compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
+        gone = sorted(key.removeprefix(TOPIC_ID) for key in theirs if key.startswith(TOPIC_ID) and key not in ours)
+        if gone and not forgets:
+            raise StartError(
+                f"The checkpoint {location} has read the topic {gone[0]}, which is deleted, or which the settings do "
+                "not name any more: name it again. To leave it out, let the job read all of it first, and set "
+                "kafka.on_data_loss = continue for one start."
+            )
         if end is not None:
             compare_rules(ours, theirs, location)
             if stored:
@@ -309,7 +318,8 @@ def guard_checkpoint(
     ends = {known: planned for planned, known in theirs.get(RUNS, {}).items()}
     former: str | None = None if end is None else ends.get(end, ends.get(None))
     runs = {run: None} if former is None else {former: end, run: None}
-    checkpoint.remember(theirs | dict(ours) | {RUNS: runs, DECIDES: dict(decides)})
+    kept = {key: value for key, value in theirs.items() if not key.startswith(TOPIC_ID)}
+    checkpoint.remember(kept | dict(ours) | {RUNS: runs, DECIDES: dict(decides)})
     return former
 
 

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,7 +42,7 @@ from ackstream.spark.checkpoint import (
     topic_ids,
 )
 from ackstream.spark.clock import QueryClock, Watched, clock
-from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, REHEARSAL, RUN, disconnect
+from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, FURTHER, REHEARSAL, RUN, disconnect
 from ackstream.spark.lease import LeaseLog, lease_seconds, watching
 from ackstream.spark.operator import LOG, distribute, told
 from ackstream.spark.progress import committer, observed, planned_offsets
@@ -81,6 +81,7 @@ class Job:
     :ivar build: creates the tables and starts the query with a trigger, in a session of its own
     :ivar trigger: the settings key of the query's trigger: an interval of Spark's, or milliseconds
     :ivar reads: the topics whose offsets its checkpoint counts, without that of its clock
+    :ivar further: finds the topics of applications that the settings add to these
     :ivar ticks: the topic of its clock, which never passes an unread record of ``reads``
     :ivar conf: entries for its Spark session
     :ivar answers: whether clients wait for its results: its tasks precede those of other jobs in the session
@@ -94,6 +95,7 @@ class Job:
     trigger: str
     ticks: str | None = None
     reads: tuple[str, ...] = ()
+    further: Callable[[Settings], Sequence[str]] = lambda _: ()
     conf: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     answers: bool = True
     check: Callable[[SparkSession, Settings], None] = lambda _, __: None
@@ -111,12 +113,19 @@ class Job:
         return f"{self.name}-lease" if self.name in LEASED else None
 
     def start(
-        self, spark: SparkSession, settings: Settings, *, available_now: bool = False, clock: QueryClock | None = None
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        *,
+        available_now: bool = False,
+        clock: QueryClock | None = None,
+        further: Sequence[str] | None = None,
     ) -> StreamingQuery:
         """Start the query alone, without its consumer group; it runs until it is stopped.
 
         :param available_now: stop at the present end of its topics
         :param clock: follows the query; ``None``: the ticks of another publisher count
+        :param further: topics of applications; ``None``: those that exist now
         :raises StartError: if settings, checkpoint and tables are inconsistent
         """
         # entries that the job sets, and the query reads at its start, must not reach other queries
@@ -130,7 +139,9 @@ class Job:
         check_disks(own, fixed_values(settings, ("lake.path", "lake.checkpoints")))
         self.check(own, settings)
         checkpoint = Checkpoint(own, settings.lake.checkpoint(self.name))
-        topics = topic_ids(settings.kafka, filter(None, [*self.reads, self.ticks]))
+        further = self.further(settings) if further is None else further
+        own.conf.set(FURTHER, json.dumps(further))
+        topics = topic_ids(settings.kafka, filter(None, [*self.reads, *further, self.ticks]))
         last, end = checkpoint.planned, None
         if last is not None and last.unfinished:
             end = checkpoint.planned_end(last.batch, settings.kafka.topic(self.ticks or ""))
@@ -148,6 +159,7 @@ class Job:
             stored=newest >= batch,
             run=ANY_RUN if clock is None else clock.run,
             end=end,
+            forgets=settings.kafka.on_data_loss == "continue",
         )
         if former is not None:
             own.conf.set(FORMER_RUN, json.dumps([former, end]))
@@ -214,23 +226,25 @@ class Job:
         :raises LocalError: if Kafka does not answer
         :raises StoppedError: at the end of the block, if its clock or its lease failed and stopped the query
         """
+        further = self.further(settings)
+        reads = (*self.reads, *further)
         if self.topics:
-            prepare(settings, self.topics, PARTIES[self.name])
+            prepare(settings, [*self.topics, *further], PARTIES[self.name])
         with ExitStack() as stack:
             stack.callback(disconnect, self.name)
             own = None
             if self.lease is not None and (self.ticks is None or ticks):
                 # the run begins before the query and ends after it
-                own = stack.enter_context(clock(settings, self.lease, self.ticks, self.reads))
-            query = self.start(spark, settings, clock=own)
+                own = stack.enter_context(clock(settings, self.lease, self.ticks, reads))
+            query = self.start(spark, settings, clock=own, further=further)
             stack.callback(stop_in_order, query)
             if settings.metrics.port > 0:
                 stack.enter_context(observed(query, self.name, own))
-            if self.reads:
+            if reads:
                 known = Checkpoint(spark, settings.lake.checkpoint(self.name)).topic_ids
                 # another publisher of its ticks may stamp them by its own clock
                 topics = [topic for topic in self.topics if own is not None or topic != self.ticks]
-                stack.enter_context(committer(settings, query, self.reads, topics, known))
+                stack.enter_context(committer(settings, query, reads, [*topics, *further], known))
             yield query
 
 

@@ -58,6 +58,8 @@ FORMER_RUN = "ackstream.clock.former"
 """The entry in a session's conf with the run whose ticks count in a replayed batch, and the offset after them; JSON."""
 RUN, ANY_RUN = "ackstream.clock.run", "clock"
 """The entry in a session's conf with the run whose ticks count, which is their key; and its value for another clock."""
+FURTHER = "ackstream.topics.further"
+"""The entry in a session's conf with the topics of applications that its query reads, as JSON."""
 REHEARSAL = "ackstream.rehearsal"
 """The entry in the conf of a session that only rehearses its query: the operator drops its results."""
 

@@ -45,6 +45,7 @@ from ackstream.observe.metrics import (
     Tally,
 )
 from ackstream.settings import Settings
+from ackstream.settings.kafka import real
 from ackstream.spark.batches import Work, repeating
 from ackstream.spark.clock import ClockReading, QueryClock
 
@@ -187,7 +188,7 @@ class TopicWatch:
     def __init__(self, settings: Settings, query: str, reads: Iterable[str], topics: Collection[str]) -> None:
         """Prepare; ``reads`` are those of the job's ``topics`` (without the prefix) whose offsets count."""
         self._settings, self._query, self._topics = settings, query, topics
-        self.names = {settings.kafka.topic(topic): topic for topic in reads}
+        self.names = {settings.kafka.topic(topic): topic.removeprefix(real("")) for topic in reads}
         """The topics that it reads, by their real names."""
         self._partitions: dict[str, int] = {}
         self._transactions: Transactions = {}

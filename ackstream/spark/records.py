@@ -77,9 +77,10 @@ def excused(before: int, now: int, lease: int, since: int = 0) -> int:
     return max(0, now - max(before + lease // LOOKS, since))
 
 
-def read_state(state: type[R], own: int, version: int, blob: bytes) -> R:
-    """Decode the blob of a shard's state. Raises ValueError if its version is not ``own``, that of this release."""
-    if version != own:
+def read_state(state: type[R], own: int, version: int, blob: bytes, *, oldest: int | None = None) -> R:
+    """Decode the blob of a shard's state. Raises ValueError if this release, which writes ``own``, cannot read it."""
+    # ``oldest``: the earliest version that the struct can still be decoded from
+    if not (own if oldest is None else oldest) <= version <= own:
         raise ValueError(f"The state has version {version}; this release reads version {own}.")
     return msgspec.msgpack.decode(blob, type=state)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -10,17 +11,19 @@ from functools import partial
 
 import msgspec
 import pandas as pd
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.errors import AckstreamError, SettingsError
-from ackstream.jobs.correlate.readings import CorrelateTopics, look_up, with_present_topics
+from ackstream.jobs.correlate.readings import CorrelateTopics, further_topics, look_up, with_present_topics
 from ackstream.jobs.correlate.records import NAME, Emission, Writer, read_records
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import (
     ACKS,
     DECLARATIONS,
+    LARGEST_NUMBER,
+    OWN,
     SIGNALS,
     TWIN_ACKS,
     Pending,
@@ -33,6 +36,7 @@ from ackstream.jobs.correlate.state import (
 from ackstream.kafka.topics import LIMITED, system_topics
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
+from ackstream.protocol.ditto.record_requests import ASKING
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import kafka as spark_kafka
@@ -71,11 +75,13 @@ def check(_spark: SparkSession, settings: Settings) -> None:
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
     """Start the query."""
-    own = map(settings.kafka.topic, LIMITED)
-    topics = CorrelateTopics.of(settings, *look_up(settings.kafka, settings.correlate, own))
+    own, further = map(settings.kafka.topic, LIMITED), json.loads(spark.conf.get(spark_kafka.FURTHER, "[]"))
+    real = map(settings.kafka.topic, further)
+    topics = CorrelateTopics.of(settings, *look_up(settings.kafka, settings.correlate, own), real)
     starting = settings.correlate.starting
     start = starting if isinstance(starting, datetime) else spark_kafka.ENDS[starting]
-    starts = {**dict.fromkeys(READ, start), "declarations": spark_kafka.EARLIEST, TICKS: spark_kafka.LATEST}
+    starts = dict.fromkeys((*READ, *further), start)
+    starts |= {"declarations": spark_kafka.EARLIEST, TICKS: spark_kafka.LATEST}
     limit = settings.correlate.max_offsets_per_trigger
     stream = spark_kafka.source(spark, settings.kafka, starts, job=NAME, limit=limit, headers=True)
     aside = Aside.of(spark, settings.lake.checkpoint(NAME))
@@ -111,6 +117,7 @@ JOB = Job(
     trigger="correlate.trigger",
     ticks=TICKS,
     reads=READ,
+    further=further_topics,
     conf=conf,
     check=check,
     rehearsal={"correlate.starting": "earliest", "correlate.max_offsets_per_trigger": 500},
@@ -118,7 +125,7 @@ JOB = Job(
         # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
         # did not refuse undeclared labels has passed the declarations by
         fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
-        rules=8,
+        rules=9,
         movable=MOVABLE,
         shards="correlate.shards",
         resharding=Resharding(divide, unite),
@@ -150,6 +157,21 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     coordinates = F.concat_ws("-", "topic", "partition", "offset")
     topic = F.col("topic")
     signal, declaration = topic == topics.signals, topic == topics.declarations
+    number, name = F.lit(0), F.lit(None).cast("string")
+    if further := [*topics.requests, *topics.answers]:
+        of_application = topic.isin(*further)
+        asks = topic.isin(*topics.requests) & _has_header(*ASKING)
+        # all others are none of the job's business, and their values may look like anything
+        stream = stream.where(
+            ~of_application | asks | (topic.isin(*topics.answers) & _has_header(record_headers.LABEL))
+        )
+        signal |= asks
+        event = F.when(asks, spark_kafka.header(record_headers.CE_ID)).cast("string")
+        own_id = F.coalesce(spark_kafka.header(record_headers.CORRELATION_ID).cast("string"), event)
+        own_id = F.make_valid_utf8(F.coalesce(own_id, spark_kafka.spring_correlation()))
+        correlation_id = F.when(of_application, own_id).otherwise(correlation_id)
+        number = F.when(of_application, OWN * F.crc32(topic).bitwiseAND(LARGEST_NUMBER)).otherwise(number)
+        name = F.when(of_application, topic)
     keys = shard_keys(spark, settings.correlate.shards)
     shards = F.array(*map(F.lit, keys))
     # every shard has to know ticks, and declarations
@@ -168,7 +190,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
         .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
         .select(
             shard.alias("shard"),
-            origin.otherwise(ACKS).alias("source"),
+            (origin.otherwise(ACKS) + number).alias("source"),
             "partition",
             "offset",
             "timestamp",
@@ -181,9 +203,14 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             .alias("value"),
             F.coalesce(F.length("value"), F.lit(0)).alias("size"),
             F.when(F.col("only").isNull() & others, F.to_json("headers")).alias("headers"),
+            name.alias("topic"),
             spark_kafka.CLOCK,
         )
     )
+
+
+def _has_header(*names: str) -> Column:
+    return F.exists("headers", lambda each: each["key"].isin(*names))
 
 
 def correlate(

@@ -10,27 +10,30 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.errors import AckstreamError
+from ackstream.errors import AckstreamError, SettingsError
 from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
-from ackstream.kafka.topics import LIMITED, largest_records, replicas
+from ackstream.kafka.topics import LIMITED, largest_records, replicas, system_topics
 from ackstream.protocol import errors, ledger, record_headers
 from ackstream.protocol.ditto.acknowledgements import read_issued
 from ackstream.protocol.ditto.aggregates import answered, read_shaped, read_single, write_text
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope, decode
-from ackstream.protocol.ditto.headers import LIVE_CHANNEL_CONDITION, ORIGINATOR, names_sender
+from ackstream.protocol.ditto.headers import CONTENT_TYPE, LIVE_CHANNEL_CONDITION, ORIGINATOR, names_sender
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
+from ackstream.protocol.ditto.record_requests import Codec, read_record, read_record_ack, write_value
 from ackstream.protocol.ditto.requests import Request, read_request
-from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.topics import UNKNOWN_THING, TopicPath
 from ackstream.protocol.ditto.twin.access import believed
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.settings import Correlate, Kafka, Settings
+from ackstream.settings.jobs import matches
+from ackstream.settings.kafka import real
 from ackstream.settings.security import Secret
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,8 @@ SMALL_BYTES = 16_384
 REFRESH_SECONDS = 5.0
 INTEGER_BYTES = 4
 """The length of an integer of Spring."""
+_OF_RECORDS = TopicPath.of(None, "live", "acks")
+"""The topic path of an acknowledgement that is a record of any kind."""
 
 
 class ReplyAddress(NamedTuple):
@@ -62,6 +67,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
 
     ``reply_topics``: present topics that a request may choose, with their limits; ``partitions``: their numbers of
     partitions; ``record_bytes``: limit of the topics that the job writes; ``originator_key`` signs who sent a signal.
+    ``requests``, ``answers``: the further topics whose records may ask, or answer; their names have no prefix.
     Choices are judged by the settings alone: a batch replayed after a topic was deleted decides the same.
     """
 
@@ -76,17 +82,33 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
     declarations: str = "declarations"
     originator_key: Secret | None = None
     partitions: dict[str, int] = {}
+    requests: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, settings: Settings, limits: Mapping[str, int], partitions: Mapping[str, int]) -> CorrelateTopics:
-        """Derive the topics from the settings and the topics on the broker with their limits and partitions."""
-        topic = settings.kafka.topic
+    def of(
+        cls,
+        settings: Settings,
+        limits: Mapping[str, int],
+        partitions: Mapping[str, int],
+        further: Iterable[str] = (),
+    ) -> CorrelateTopics:
+        """Derive the topics from the settings and the topics on the broker with their limits and partitions.
+
+        ``further``: the real names of :func:`further_topics`.
+        """
+        topic, asked, further = settings.kafka.topic, settings.correlate, list(further)
         replies, ledger, dead_letters = own = [topic(name) for name in LIMITED]
         smallest = min([BUFFER_BYTES, *[limits.get(name, MAX_RECORD_BYTES) for name in own]])
-        allowed = {name: limits[name] for name in sorted(filter(settings.correlate.allows_reply_topic, limits))}
+        allowed = {name: limits[name] for name in sorted(filter(asked.allows_reply_topic, limits))}
+        requests, answers = (
+            tuple([name for name in further if matches(patterns, name)])
+            for patterns in (asked.request_topics, asked.ack_topics)
+        )
         return cls(
             topic("signals"), topic("acks"), replies, ledger, dead_letters, allowed, smallest,
             topic("twin-acks"), topic("declarations"), settings.kafka.originator_key, dict(partitions),
+            requests, answers,
         )  # fmt: skip
 
     @property
@@ -100,6 +122,33 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
             return self.replies, None
         # a topic that was created anew may have fewer
         return topic, partition if partition is not None and partition < self.partitions.get(topic, 0) else None
+
+
+def further_topics(settings: Settings) -> tuple[str, ...]:
+    """Return the topics of applications that the job reads now, in order of their names.
+
+    Raises SettingsError: a pattern matches no topic, or one of the system.
+    """
+    patterns = {key: getattr(settings.correlate, key) for key in ("request_topics", "ack_topics")}
+    if not any(patterns.values()):
+        return ()
+    own, found = system_topics(settings.kafka), set[str]()
+    with connect_admin(settings.kafka) as admin:
+        present = admin.list_topics()
+    for key, pattern in ((key, pattern) for key, some in patterns.items() for pattern in some):
+        named = {topic for topic in present if matches((pattern,), topic)}
+        if refused := sorted(named & own):
+            raise SettingsError(
+                f"The setting correlate.{key} has the pattern {pattern!r}, which {refused[0]} matches: that is a topic "
+                "of the system. Write a pattern that matches topics of applications alone."
+            )
+        if not named:
+            raise SettingsError(
+                f"The setting correlate.{key} has the pattern {pattern!r}, which no topic matches: create the topic "
+                "first, and let this login describe it, or correct the pattern."
+            )
+        found |= named
+    return tuple(map(real, sorted(found)))
 
 
 _Found = tuple[dict[str, int], dict[str, int]]
@@ -172,25 +221,30 @@ class RecordReader:
         Raises InvalidRequestError with the error for the requester.
         """
         address, refused = self.address(record) if record.headers else self._usual
-        key, signals, limits = record.correlation_id or "", self._topics.signals, self._limits
-        default, longest = limits.default_timeout, limits.max_timeout
-        topic, trace = None, record.headers.get(record_headers.TRACEPARENT)
+        key = record.correlation_id or ""
+        coordinates = (record.topic or self._topics.signals, record.partition, record.offset)
+        default, longest = self._limits.default_timeout, self._limits.max_timeout
+        value, topic, codec, trace = b"", None, None, record.headers.get(record_headers.TRACEPARENT)
         try:
-            value = self._value(record)
-            found = read_shaped(value, key, default, longest, trace) if record.size <= SMALL_BYTES else None
-            if found is None or refused is not None or self._refusal(found[0]) is not None:
-                envelope = decode(value)
-                topic = envelope.topic
-                headers = envelope.headers = record_headers.with_trace(envelope.headers, trace)
-                request = read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest)
-                found = *answered(request, key), topic.channel, headers, envelope.value, names_sender(headers)
-                refused = self._refusal(request) or refused
+            if record.topic is not None:
+                found, codec = self._record(record)
+                refused = self._refusal(found[0]) or refused
+            else:
+                value = self._value(record)
+                found = read_shaped(value, key, default, longest, trace) if record.size <= SMALL_BYTES else None
+                if found is None or refused is not None or self._refusal(found[0]) is not None:
+                    envelope = decode(value)
+                    topic = envelope.topic
+                    headers = envelope.headers = record_headers.with_trace(envelope.headers, trace)
+                    request = read_request(envelope, default_timeout_ms=default, max_timeout_ms=longest)
+                    found = *answered(request, key), topic.channel, headers, envelope.value, names_sender(headers)
+                    refused = self._refusal(request) or refused
             if refused is not None:
                 raise refused
         except DittoError as error:
             raise InvalidRequestError(error, topic) from None
         request, repeated, channel, named, content, sender = found
-        signal_id = ledger.reply_id(key, signals, record.partition, record.offset)
+        signal_id = ledger.reply_id(key, *coordinates)
         if sender and topic is None and not record.headers:
             # in lower case, and without a signature, as nearly always
             del named[ORIGINATOR]
@@ -201,7 +255,7 @@ class RecordReader:
         time, own = record.timestamp, request
         row = ledger.SignalRow(
             key, own.thing_id, channel, own.criterion, own.action or own.subject, own.path, own.awaited,
-            own.response_required, own.timeout_ms, named, time, signals, record.partition, record.offset, content,
+            own.response_required, own.timeout_ms, named, time, *coordinates, content, codec,
         )  # fmt: skip
         if not request.awaits:
             return signal_id, row, None
@@ -210,15 +264,28 @@ class RecordReader:
         pending.headers, pending.reply_partition = repeated, partition
         return signal_id, row, pending
 
+    def _record(self, record: Record) -> tuple[Any, Codec]:
+        """Read a record of any kind as ``read_shaped`` does a message; return also how its value is written."""
+        limits = self._limits
+        _check_id(record)
+        request, headers = read_record(
+            record.headers, default_timeout_ms=limits.default_timeout, max_timeout_ms=limits.max_timeout
+        )
+        kept = record.value if limits.store_values and record.size <= limits.max_value_bytes else None
+        content, codec = write_value(kept, headers.get(CONTENT_TYPE, ""))
+        return (*answered(request, record.correlation_id or ""), None, headers, content, False), codec
+
     def usual_ack(self, record: Record, pending: Pending) -> Received | None:
         """Read an acknowledgement if it counts for an open request as nearly all do; ``None`` for all others."""
         key, value, time, request = record.correlation_id, record.value, record.timestamp, pending.request
         if record.source != ACKS or not value or not key or record.size > self._limits.max_value_bytes:
             return None
+        if record_headers.LABEL in record.headers:
+            return None
         if not pending.started_at <= time <= pending.deadline or (single := read_single(value, key)) is None:
             return None
         thing_id, label, status, payload, headers, weak = single
-        if thing_id != request.thing_id or label not in request.awaited:
+        if thing_id != (request.thing_id or UNKNOWN_THING) or label not in request.awaited:
             return None
         for received in pending.received:
             if received.label == label:
@@ -231,10 +298,14 @@ class RecordReader:
 
         Raises DittoError with the reason for its dead letter.
         """
-        value, key = self._value(record), record.correlation_id
-        envelope = decode(value)
+        key, of_record = record.correlation_id, record.role == ACKS and record_headers.LABEL in record.headers
+        value = self._value(record, empty=of_record)
+        envelope = None if of_record else decode(value)
         if not key:
             raise errors.correlation_id_missing()
+        if envelope is None:
+            ack, codec = read_record_ack(record.headers, key, value)
+            return AckReading(key, "acks", _OF_RECORDS, [Received.of(record, write_text(ack), codec=codec)])
         topic = envelope.topic
         if topic.criterion == "acks":
             acks = read_issued(envelope, built_in=record.source != ACKS)
@@ -295,15 +366,19 @@ class RecordReader:
             f"Request at most {self._limits.max_labels} acknowledgements at once.",
         )
 
-    def _value(self, record: Record) -> bytes:
-        if record.value is None:
+    def _value(self, record: Record, *, empty: bool = False) -> bytes:
+        if record.value is None and not empty:
             raise errors.json_invalid("The record has no value (a tombstone).")
         limit = self._limits.max_value_bytes
         if record.size > limit:
             raise errors.record_too_large(record.size, limit)
-        if record.correlation_id and is_too_long(record.correlation_id):
-            raise errors.header_too_long(record_headers.CORRELATION_ID, MAX_BYTES)
-        return record.value
+        _check_id(record)
+        return record.value or b""
+
+
+def _check_id(record: Record) -> None:
+    if record.correlation_id and is_too_long(record.correlation_id):
+        raise errors.header_too_long(record_headers.CORRELATION_ID, MAX_BYTES)
 
 
 def _reply_partition(record: Record) -> int | None:

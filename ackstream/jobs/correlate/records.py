@@ -21,6 +21,7 @@ from ackstream.observe.metrics import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUE
 from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.correlation_ids import is_too_long
+from ackstream.protocol.ditto.record_requests import ACK_HEADERS, REQUEST_HEADERS
 from ackstream.protocol.errors import DittoError, internal_error
 from ackstream.protocol.ledger import AckRow, DeadLetterRow, LedgerRecord, OutcomeRow, SignalRow
 
@@ -56,6 +57,8 @@ class _Header(msgspec.Struct):
 # Spark's to_json writes binary as base64, which is how msgspec reads bytes
 _headers = msgspec.json.Decoder(list[_Header]).decode
 _USED = {
+    *REQUEST_HEADERS,
+    *ACK_HEADERS,
     record_headers.REPLY_ID,
     record_headers.REPLY_TO,
     record_headers.ORIGINATOR_SIGNATURE,
@@ -68,13 +71,13 @@ _USED = {
 
 def read_records(frame: pd.DataFrame) -> Iterator[Record]:
     """Read rows of the operator's input."""
-    *columns, texts = [frame[name].tolist() for name in Record.__struct_fields__]
+    *columns, texts, topics = [frame[name].tolist() for name in Record.__struct_fields__]
     # of a repeated header the last counts; most records have none of these
     headers = [
         {header.key: header.value for header in _headers(text) if header.value and header.key in _USED} if text else {}
         for text in texts
     ]
-    yield from starmap(Record, zip(*columns, headers, strict=True))
+    yield from starmap(Record, zip(*columns, headers, topics, strict=True))
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ class Writer:
         answer = envelopes.error_envelope(error, thing_id=thing_id, channel=channel, headers={"correlation-id": key})
         reply = envelopes.encode(answer)
         reply_topic, partition = self._topics.destination(address.topic, address.partition, len(reply))
-        identity, at = ledger.reply_id(key, self._topics.signals, record.partition, record.offset), record.timestamp
+        identity, at = ledger.reply_id(key, *self._coordinates(record)), record.timestamp
         outcome = OutcomeRow(
             key, thing_id, error.status, "invalid", (), [], at, at, 0, identity, reply_topic, Raw(reply)
         )
@@ -168,7 +171,7 @@ class Writer:
             about = {"correlation_id": record.correlation_id}
             log.error("The record %s cannot be processed", self._identity(record), exc_info=error, extra=about)
             error = internal_error(type(error).__name__)
-        if record.source == SIGNALS:
+        if record.role == SIGNALS:
             self.invalid(record, error, topic, address)
         else:
             self.unreadable(record, error)
@@ -207,7 +210,7 @@ class Writer:
         reason, identity = reason[:REASON_CHARACTERS], self._identity(record)
         correlation_id = None if is_too_long(record.correlation_id or "") else record.correlation_id
         cut = record.value is not None and record.size > len(record.value)
-        place = self._sources[record.source], record.partition, record.offset, record.timestamp
+        place = (*self._coordinates(record), record.timestamp)
         row = DeadLetterRow(reason, correlation_id, *place, record.key, record.value, truncated=cut).cut()
         written = LedgerRecord("dead-letter", identity, *self._written, dead_letter=row)
         self._ledger(correlation_id or identity, written)
@@ -216,8 +219,11 @@ class Writer:
             Emission(self._topics.dead_letters, row.key, record.value, reason=f"{reason} ({identity})")
         )
 
+    def _coordinates(self, record: Record | Received) -> tuple[str, int, int]:
+        return record.topic or self._sources[record.source], record.partition, record.offset
+
     def _identity(self, record: Record) -> str:
-        return f"{self._sources[record.source]}-{record.partition}-{record.offset}"
+        return "-".join(map(str, self._coordinates(record)))
 
     def _reply(
         self, outcome: OutcomeRow, reply: bytes, partition: int | None, spring: bytes | None, trace: bytes | None
@@ -243,8 +249,7 @@ class Writer:
         at, payload, own = received.timestamp, received.payload, received
         return AckRow(
             key, own.label, own.status, own.weak, at, None if started_at is None else max(0, at - started_at), found,
-            self._sources[own.source], own.partition, own.offset, own.index, UNSET if payload is None else Raw(payload),
-            reason,
+            *self._coordinates(own), own.index, UNSET if payload is None else Raw(payload), reason, own.codec,
         )  # fmt: skip
 
 

@@ -189,9 +189,9 @@ class CorrelateShard:
 
     def _process(self, record: Record, *, early: bool = False) -> None:
         """Decide a record; ``early``: an answer that was held for its request, which is open now."""
-        if record.source == SIGNALS:
+        if (role := record.role) == SIGNALS:
             self._open(record)
-        elif record.source != DECLARATIONS:
+        elif role != DECLARATIONS:
             pending = self._pending.opened.get(record.correlation_id)
             if pending is None or self._refuses or (received := self._reader.usual_ack(record, pending)) is None:
                 self._answer(record, early=early)
@@ -257,7 +257,7 @@ class CorrelateShard:
             return "unrequested"
         if not self._refuses:
             return None
-        labels = [received.label for received in reading.received if record.source == ACKS and reading.kind == "acks"]
+        labels = [received.label for received in reading.received if record.role == ACKS and reading.kind == "acks"]
         return self._undeclared.judge(reading.correlation_id, labels, record.timestamp)
 
     def _match(self, record: Record) -> Pending | AckDisposition | Literal["held"]:

@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 
 SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
+OWN, LARGEST_NUMBER = 4, 0x0FFF_FFFF
+"""The number of these; and the largest number of a topic of an application, a hash of its name. Its records count as
+those of ``signals`` or ``acks``, but its partitions are others: their source is ``OWN * number`` more."""
 
-STATE_VERSION = 6
-"""Pieces have no version: an open request only gains fields."""
+STATE_VERSION = 7
+OLDEST_VERSION = 6
+"""Version 7 has the topic of a record that is not in the service's own; structs only gain fields, pieces too."""
 _SHELVES = ("open", "held", "undeclared")
 
 
@@ -38,7 +42,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A Kafka record that correlate reads.
 
     ``timestamp``: the broker's, epoch ms; ``hash``: 64-bit, of the correlation-id, or else the coordinates; ``size``:
-    bytes of the whole value, of which ``value`` may hold only the beginning.
+    bytes of the whole value, of which ``value`` may hold only the beginning; ``topic``: the real name of that of an
+    application.
     """
 
     timestamp: int
@@ -51,10 +56,19 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     value: bytes | None
     size: int
     headers: dict[str, bytes] = {}
+    topic: str | None = None
+
+    @property
+    def role(self) -> int:
+        """The topic that it counts as a record of."""
+        return self.source % OWN
 
 
 class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An accepted acknowledgement (JSON text) with the coordinates of its record; an error has no label."""
+    """An accepted acknowledgement (JSON text) with the coordinates of its record; an error has no label.
+
+    ``codec``: how the value of a record of any kind became the payload; ``None``: it is a Ditto Protocol message.
+    """
 
     label: str | None
     status: int
@@ -66,14 +80,17 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     index: int
     weak: bool = False
     source: int = ACKS
+    topic: str | None = None
+    codec: str | None = None
 
     @classmethod
-    def of(cls, record: Record, ack: AckText, index: int = 0) -> Received:
+    def of(cls, record: Record, ack: AckText, index: int = 0, codec: str | None = None) -> Received:
         """Combine an acknowledgement with the coordinates of its record."""
         data = None if ack.payload is msgspec.UNSET else bytes(ack.payload)
         # a starred call would cost as much as all else here
         at, partition, offset = record.timestamp, record.partition, record.offset
-        return cls(ack.label, ack.status, data, ack.headers, at, partition, offset, index, ack.weak, record.source)
+        own = (record.source, record.topic, codec)
+        return cls(ack.label, ack.status, data, ack.headers, at, partition, offset, index, ack.weak, *own)
 
     @classmethod
     def whole(cls, record: Record, answer: Envelope, label: str | None) -> Received:
@@ -133,7 +150,7 @@ encode = msgspec.msgpack.Encoder().encode
 decode_pending = msgspec.msgpack.Decoder(Pending).decode
 decode_head = msgspec.msgpack.Decoder(PendingHead).decode
 decode_record = msgspec.msgpack.Decoder(Record).decode
-decode_state = partial(read_state, ShardState, STATE_VERSION)
+decode_state = partial(read_state, ShardState, STATE_VERSION, oldest=OLDEST_VERSION)
 
 
 def record_entry(record: Record, end: int) -> PieceEntry:

@@ -39,6 +39,11 @@ _REQUEST = {
     names.CONTENT_TYPE: "",
 }
 """The record headers of a request, and their names in a CloudEvent, if they have one there."""
+ASKING = (names.REQUESTED_ACKS, record_headers.CE_REQUESTED_ACKS)
+"""The headers that make a record a request."""
+REQUEST_HEADERS = frozenset([*_REQUEST, *filter(None, _REQUEST.values())])
+ACK_HEADERS = frozenset([record_headers.LABEL, record_headers.STATUS, names.CONTENT_TYPE, names.WEAK_ACK])
+"""The record headers of either that are read here."""
 _STATUS = re.compile("[0-9]{3}")
 _TRANSFER_ENCODING = {"content-transfer-encoding": "base64"}
 """The header of an entry whose payload is base64 (RFC 2045)."""
@@ -55,7 +60,7 @@ def read_record(
     found: dict[str, Any] = {name: str(value, "utf-8", "replace") for name, value in texts.items() if value}
     found[names.REQUESTED_ACKS] = names.requested_acks_in(found.get(names.REQUESTED_ACKS, ""))
     _check_length(names.CONTENT_TYPE, found.get(names.CONTENT_TYPE, ""))
-    headers = names.read_headers(found)
+    headers = record_headers.with_trace(names.read_headers(found), given.get(record_headers.TRACEPARENT))
     labels = tuple(map(parse_declared, headers[names.REQUESTED_ACKS]))
     if not labels:
         raise errors.header_invalid(names.REQUESTED_ACKS, "The header 'requested-acks' has no label.")
