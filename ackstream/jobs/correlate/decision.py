@@ -171,7 +171,9 @@ def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
         for ack in sorted(acks, key=_weight, reverse=True):
             if excess <= 0:
                 break
-            error, own = errors.acknowledgement_left_out(ack.status, _weight(ack)), _own_headers(pending.correlation_id)
+            where = f", and is the record {ack.place}" if isinstance(ack, Received) and ack.topic else ""
+            error = errors.acknowledgement_left_out(ack.status, _weight(ack), where)
+            own = _own_headers(pending.correlation_id)
             notes[ack.label] = note = AckText(ack.label or "", error.status, raw(error.to_dict()), own)
             excess -= _weight(ack) - _weight(note)
         status, reply = _write(pending, [notes.get(ack.label, ack) for ack in acks])

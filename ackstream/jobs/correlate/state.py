@@ -83,6 +83,11 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     topic: str | None = None
     codec: str | None = None
 
+    @property
+    def place(self) -> str:
+        """The coordinates of its record in a topic of an application."""
+        return f"{self.topic}-{self.partition}-{self.offset}"
+
     @classmethod
     def of(cls, record: Record, ack: AckText, index: int = 0, codec: str | None = None) -> Received:
         """Combine an acknowledgement with the coordinates of its record."""

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from ackstream.jobs.correlate.readings import CorrelateTopics
-from ackstream.jobs.correlate.state import ACKS, DECLARATIONS, SIGNALS, TWIN_ACKS, Record
+from ackstream.jobs.correlate.state import (
+    ACKS,
+    DECLARATIONS,
+    LARGEST_NUMBER,
+    OWN,
+    SIGNALS,
+    TWIN_ACKS,
+    Record,
+)
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate
 from ackstream.testing.system import ShardRun, hash_of
@@ -24,6 +34,7 @@ class Log:
     def __init__(self, partition: int = 0) -> None:
         self.partition = partition
         self.offsets = [0, 0, 0, 0]
+        self.further: Counter[str] = Counter()
         self.asked: dict[str | None, int] = {}
 
     def record(self, source: int, time: int, correlation_id: str | None, value: Any, **headers: str) -> Record:
@@ -113,6 +124,31 @@ class Log:
             "value": {label: {"status": status} for label in labels},
         }
         return self.record(source, time, correlation_id, value)
+
+    def order(self, time: int, correlation_id: str | None = "c", topic: str = "orders", **headers: str) -> Record:
+        """Return a record of an application that asks."""
+        offset = self.further[topic]
+        known = f"{topic}-{self.partition}-{offset}" if correlation_id is None else correlation_id
+        return self.of_application(SIGNALS, time, known, b"an order", topic, **headers)
+
+    def confirmation(
+        self, time: int, label: str, status: int = 200, correlation_id: str | None = "c", topic: str = "bookings",
+        payload: bytes | None = None, **headers: str,
+    ) -> Record:  # fmt: skip
+        """Return a record of an application that answers."""
+        headers = {"label": label, "status": str(status)} | headers
+        return self.of_application(ACKS, time, correlation_id, payload, topic, **headers)
+
+    def of_application(
+        self, role: int, time: int, correlation_id: str | None, value: bytes | None, topic: str, **headers: str
+    ) -> Record:
+        offset = self.further[topic]
+        self.further[topic] += 1
+        number = crc32(topic.encode()) & LARGEST_NUMBER
+        return Record(
+            time, role + OWN * number, self.partition, offset, hash_of(correlation_id or ""), correlation_id, b"key",
+            value, len(value or b""), {name.replace("_", "-"): text.encode() for name, text in headers.items()}, topic,
+        )  # fmt: skip
 
     def claim(self, time: int, *labels: str, lease_ms: int = 30_000) -> Record:
         """Return a declaration of labels."""

@@ -16,7 +16,7 @@ from ackstream.jobs.correlate import job, pending, shard
 from ackstream.jobs.correlate.job import OUTPUT_SCHEMA, correlate, records, sink_columns, write_frame
 from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Emission, read_records
-from ackstream.jobs.correlate.state import Record
+from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
 from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import records as spark_records
@@ -60,7 +60,7 @@ def _frame(records: Sequence[Record]) -> pd.DataFrame:
     rows = []
     for record in records:
         named = [{"key": key, "value": base64.b64encode(value).decode()} for key, value in record.headers.items()]
-        rows.append([*msgspec.structs.astuple(record)[:-1], json.dumps(named) if named else None])
+        rows.append([*msgspec.structs.astuple(record)[:-2], json.dumps(named) if named else None, record.topic])
     return pd.DataFrame(rows, columns=FIELDS).assign(clock=None)
 
 
@@ -273,6 +273,48 @@ def test_a_record_has_its_correlation_id_from_a_header_or_the_json_and_headers_i
     assert [(row.correlation_id, names) for row, names in zip(found, named, strict=True)] == [
         (wanted, names) for *_, wanted, names in HEADERS
     ]
+
+
+ASKS = ("requested-acks", b"a-ack")
+OF_APPLICATIONS: list[tuple[str, list[tuple[str, bytes]] | None, str | None, str | None]] = [
+    ("orders", None, None, None),
+    ("orders", [OWN], None, None),
+    ("orders", [("label", b"a-ack"), OWN], None, None),
+    ("orders", [ASKS, OWN], "signals", "own"),
+    ("orders", [ASKS], "signals", "orders-0-4"),
+    ("orders", [("ce_requestedacks", b"a-ack"), ("ce_id", b"event")], "signals", "event"),
+    ("orders", [ASKS, ("kafka_correlationId", b"spring")], "signals", "spring"),
+    ("bookings", [ASKS, OWN], None, None),
+    ("bookings", [("label", b"a-ack"), OWN], "acks", "own"),
+    ("bookings", [("label", b"a-ack"), ("ce_id", b"event")], "acks", None),
+    ("both", [ASKS, ("label", b"a-ack"), OWN], "signals", "own"),
+    ("both", [("label", b"a-ack"), OWN], "acks", "own"),
+    ("acks", [("label", b"a-ack"), OWN], "acks", "own"),
+]
+"""Topic and record headers; as a record of which topic it counts (``None``: of no one), and its correlation-id."""
+
+
+def test_of_the_records_of_applications_those_that_ask_or_answer_are_read(spark: SparkSession) -> None:
+    schema = (
+        "topic STRING, key BINARY, value BINARY, headers ARRAY<STRUCT<key STRING, value BINARY>>, partition INT,"
+        " offset LONG, timestamp TIMESTAMP"
+    )
+    at = datetime.fromtimestamp(1, tz=timezone.utc)
+    rows = [(topic, b"k", IN_JSON, headers, 0, n, at) for n, (topic, headers, *_) in enumerate(OF_APPLICATIONS)]
+    topics = CorrelateTopics(requests=("orders", "both"), answers=("bookings", "both"))
+    frame = records(spark.createDataFrame(rows, schema), Settings(), topics).orderBy("offset").toPandas()
+    found = {record.offset: record for record in read_records(frame)}
+    roles = {SIGNALS: "signals", ACKS: "acks"}
+    assert {offset: (roles[record.role], record.correlation_id) for offset, record in found.items()} == {
+        offset: (role, identity) for offset, (_, _, role, identity) in enumerate(OF_APPLICATIONS) if role
+    }
+    assert {record.topic for record in found.values()} == {"orders", "bookings", "both", None}
+    numbers = {record.topic: record.source - record.role for record in found.values()}
+    log = Log()
+    assert [numbers[name] for name in ("orders", "bookings")] == [
+        one.source - one.role for one in (log.order(1), log.confirmation(1, "a-ack"))
+    ]
+    assert numbers[None] == 0
 
 
 def test_a_shard_gets_its_records_in_one_frame_unless_they_have_many_bytes(spark: SparkSession, tmp_path: Path) -> None:

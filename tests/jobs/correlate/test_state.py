@@ -11,7 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ackstream.jobs.correlate import pending
-from ackstream.jobs.correlate.state import BUCKETS_OF_A_TIMEOUT, STATE_VERSION, Pending, Recent, decode_state
+from ackstream.jobs.correlate.state import (
+    BUCKETS_OF_A_TIMEOUT,
+    OLDEST_VERSION,
+    STATE_VERSION,
+    Pending,
+    Recent,
+    decode_state,
+)
 from ackstream.protocol.durations import Duration
 from tests.harness.pieces import MemoryPieces
 from tests.jobs.correlate.shards import Log, Run
@@ -35,7 +42,7 @@ acknowledgement ``early`` that is held."""
 
 def test_a_checkpoint_is_continued() -> None:
     log, run = Log(), Run()
-    run.state = (STATE_VERSION, REQUESTS)
+    run.state = (OLDEST_VERSION, REQUESTS)
     run.feed(
         log.command(1600, "early", requested_acks=["a-ack"]),
         log.command(1700, "done", requested_acks=["a-ack"]),
@@ -76,7 +83,7 @@ DECLARED = base64.b64decode(
 
 def test_a_checkpoint_with_declared_labels_is_continued() -> None:
     log, run = Log(), Run(refuse_undeclared=True)
-    run.state = (STATE_VERSION, DECLARED)
+    run.state = (OLDEST_VERSION, DECLARED)
     run.feed(log.claim(1350, "c-ack"), log.command(1600, "early"))
     opened, early = run.replies()
     assert {label: entry["status"] for label, entry in opened["value"].items()} == {
@@ -136,7 +143,7 @@ def test_an_open_request_keeps_the_partition_for_its_reply_if_it_has_one() -> No
     assert [reply["in-partition"] for reply in [*run.replies(), *without.replies()]] == [3, None]
 
 
-@pytest.mark.parametrize("version", [STATE_VERSION - 1, STATE_VERSION + 1])
+@pytest.mark.parametrize("version", [OLDEST_VERSION - 1, STATE_VERSION + 1])
 def test_a_state_of_another_version_is_refused(version: int) -> None:
     run = Run()
     run.state = (version, REQUESTS)

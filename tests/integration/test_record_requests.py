@@ -1,0 +1,171 @@
+"""Records of applications ask, and answer, on the real broker and real Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
+
+from ackstream.errors import SettingsError, StartError
+from ackstream.jobs.archive.job import JOB as ARCHIVE
+from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.topics import TIMESTAMP_TYPE
+from ackstream.settings.loading import with_values
+from tests.harness.system import System
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from ackstream.settings import Kafka
+
+pytestmark = pytest.mark.integration
+
+ORDER = b"\x00\x00\x00\x00\x07\x06avro"
+
+
+def _create(kafka: Kafka, *names: str, time: str = "LogAppendTime") -> None:
+    with connect_admin(kafka) as admin:
+        configs = {TIMESTAMP_TYPE: time}
+        admin.create_topics([NewTopic(kafka.topic(name), 2, 1, topic_configs=configs) for name in names])
+        admin.wait_for_topics([kafka.topic(name) for name in names])
+
+
+def _system(kafka: Kafka, path: Path, **correlate: Any) -> System:
+    names = {"request_topics": (re.escape(kafka.topic("orders")),), "ack_topics": (re.escape(kafka.topic("bookings")),)}
+    return System(kafka, path, **(names | correlate))
+
+
+@pytest.fixture
+def system(kafka: Kafka, tmp_path: Path) -> Iterator[System]:
+    _create(kafka, "orders", "bookings")
+    with closing(_system(kafka, tmp_path)) as system:
+        yield system
+
+
+def test_an_order_is_answered_and_everything_about_it_is_in_the_tables(spark: SparkSession, system: System) -> None:
+    asks = {"requested-acks": b"bank:booked,stock:packed", "timeout": b"60s", "content-type": b"application/avro"}
+    with system.correlate(spark) as query:
+        system.send("orders", ORDER, asks | {"correlation-id": b"order-1"})
+        system.send("orders", b"not asked")
+        system.send("bookings", b"not an answer", {"correlation-id": b"order-1"})
+        system.send("bookings", b"\xff", {"correlation-id": b"order-1", "label": b"bank:booked", "status": b"201"})
+        system.send("acks", b"done", {"correlation-id": b"order-1", "label": b"stock:packed"})
+        asked = system.send(
+            "orders", None, {"ce_requestedacks": b"bank:booked", "ce_timeout": b"5s", "ce_id": b"event"}
+        )
+        system.send("orders", b"x", {"requested-acks": b"no label", "correlation-id": b"wrong"})
+        eventually(lambda: system.replies().keys() >= {"order-1", "wrong"}, "the replies", query)
+        system.tick(query, asked + 5_001)
+        eventually(lambda: "event" in system.replies(), "the timeout", query)
+    replies = system.replies()
+    assert {key: reply["status"] for key, reply in replies.items()} == {"order-1": 200, "wrong": 400, "event": 408}
+    booked, packed = replies["order-1"]["value"]["bank:booked"], replies["order-1"]["value"]["stock:packed"]
+    assert (booked["payload"], booked["headers"]["content-transfer-encoding"]) == ("/w==", "base64")
+    assert (packed["status"], packed["payload"]) == (200, "done")
+    query = ARCHIVE.start(spark, system.settings, available_now=True)
+    assert query.awaitTermination(PATIENCE_SECONDS)
+
+    def rows(table: str, *columns: str) -> set[Any]:
+        found = spark.read.format("delta").load(system.settings.lake.table(table))
+        return {tuple(row) for row in found.select(*columns).collect()}
+
+    orders, bookings, acks = map(system.settings.kafka.topic, ("orders", "bookings", "acks"))
+    assert rows("signals", "correlation_id", "topic", "criterion", "value", "codec") == {
+        ("order-1", orders, "records", None, "none"),
+        ("event", orders, "records", None, "none"),
+    }
+    assert rows("acknowledgements", "label", "status", "topic", "payload", "codec") == {
+        ("bank:booked", 201, bookings, "/w==", "base64"),
+        ("stock:packed", 200, acks, "done", "text"),
+    }
+    assert {(topic, reason.partition(":")[0]) for topic, reason in rows("dead_letters", "topic", "reason")} == {
+        (orders, "header.invalid")
+    }
+
+
+def test_time_does_not_pass_an_order_that_is_unread(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    _create(kafka, "orders", "bookings")
+    with closing(_system(kafka, tmp_path, clock=True, max_offsets_per_trigger=20)) as system:
+        asks = {"requested-acks": b"bank:booked", "timeout": b"1s"}
+        for number in range(200):
+            name = f"order-{number}".encode()
+            system.send("orders", ORDER, asks | {"correlation-id": name})
+            system.send("bookings", None, {"correlation-id": name, "label": b"bank:booked"})
+        # the first deadlines are over when the job begins
+        with system.correlate(spark) as query:
+            eventually(lambda: len(system.replies()) == 200, "all replies", query)
+        assert {reply["status"] for reply in system.replies().values()} == {200}
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "why"),
+    [
+        ("request_topics", "missing", r"which no topic matches: create the topic first"),
+        ("ack_topics", "replies", r"that is a topic of the system"),
+    ],
+)
+def test_a_pattern_that_fits_no_topic_of_an_application_stops_the_start(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, key: str, name: str, why: str
+) -> None:
+    _create(kafka, "orders", "bookings")
+    with (
+        closing(_system(kafka, tmp_path, **{key: (re.escape(kafka.topic(name)),)})) as system,
+        pytest.raises(SettingsError, match=rf"The setting correlate\.{key} has the pattern .*{why}"),
+    ):
+        system.correlate(spark).__enter__()
+
+
+def test_a_topic_whose_records_have_the_time_of_their_producer_stops_the_start(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path
+) -> None:
+    _create(kafka, "orders", time="CreateTime")
+    _create(kafka, "bookings")
+    with closing(_system(kafka, tmp_path)) as system:
+        with pytest.raises(StartError, match=rf"The topic {kafka.topic('orders')} has {TIMESTAMP_TYPE}=CreateTime"):
+            system.correlate(spark).__enter__()
+        fixed = ConfigResource(ConfigResourceType.TOPIC, kafka.topic("orders"), {TIMESTAMP_TYPE: "LogAppendTime"})
+        with connect_admin(kafka) as admin:
+            admin.alter_configs([fixed])
+        with system.correlate(spark):
+            pass
+
+
+def test_a_topic_that_is_left_out_stops_the_start_unless_lost_records_are_accepted(
+    spark: SparkSession, system: System
+) -> None:
+    with system.correlate(spark) as query:
+        system.send("orders", ORDER, {"requested-acks": b"bank:booked", "correlation-id": b"order-1"})
+        system.send("bookings", None, {"correlation-id": b"order-1", "label": b"bank:booked"})
+        eventually(lambda: "order-1" in system.replies(), "the reply", query)
+    name = system.settings.kafka.topic("bookings")
+    system.settings = with_values(system.settings, {"correlate.ack_topics": []})
+    with pytest.raises(StartError, match=rf"has read the topic {name}, which is deleted, or which the settings do not"):
+        system.correlate(spark).__enter__()
+    accepting = with_values(system.settings, {"kafka.on_data_loss": "continue"})
+    before, system.settings = system.settings, accepting
+    for _ in range(2):
+        with system.correlate(spark) as query:
+            key = f"later-{system.settings.kafka.on_data_loss}"
+            system.send("orders", ORDER, {"requested-acks": b"bank:booked", "correlation-id": key.encode()})
+            system.send("acks", None, {"correlation-id": key.encode(), "label": b"bank:booked"})
+            eventually(lambda: key in system.replies(), "the reply", query)  # noqa: B023 - it is called here
+        system.settings = before
+
+
+def test_a_value_is_copied_if_the_settings_say_so(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    _create(kafka, "orders", "bookings")
+    with closing(_system(kafka, tmp_path, store_values=True)) as system, system.correlate(spark) as query:
+        asks = {"requested-acks": b"bank:booked", "content-type": b"application/json", "correlation-id": b"order-1"}
+        system.send("orders", b'{"total": 5}', asks)
+        eventually(lambda: [one for one in system.ledger() if "signal" in one], "the row", query)
+        (row,) = [one["signal"] for one in system.ledger() if "signal" in one]
+    assert (row["value"], row["codec"]) == ({"total": 5}, "json")
+    assert json.dumps(row["headers"])
