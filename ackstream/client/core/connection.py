@@ -17,9 +17,10 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from ackstream.client.errors import ForkedError
+from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, may_pass
 from ackstream.kafka.connection import ClientConnection
@@ -51,6 +52,11 @@ class Producer:
         """Look up the partitions of a topic (its real name), so that its first record does not wait for them."""
         try:
             clients.look_up(self._producer, topic)
+        except KafkaTimeoutError as error:
+            raise UnreachableError(
+                f"The broker at {self._kafka.bootstrap} has not named the partitions of the topic {topic}: create it, "
+                f"or correct its name, and check that the broker answers."
+            ) from error
         except KafkaError as error:
             raise clients.failure(self._kafka, error) from error
 
