@@ -24,6 +24,7 @@ from ackstream.errors import ClientError, PreconditionNotMetError
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, issued_ack, write_ack
 from ackstream.protocol.ditto.envelopes import Envelope, encode, raw
 from ackstream.protocol.ditto.headers import CHANNEL, CORRELATION_ID, WEAK_ACK, requested_acks_in
+from ackstream.protocol.ditto.topics import UNKNOWN_THING
 from ackstream.protocol.ditto.twin.subscriptions import FILTERED
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.readers import AutoReason
@@ -192,9 +193,11 @@ class Answers(ReliableSender):
 
     def send(self, correlation_id: str, message: Envelope, work: Work, delay: float = 0.0, topic: str = "acks") -> None:
         """Send an answer after ``delay`` seconds; its record's work is done when the broker has stored it."""
+        thing_id = message.topic.thing_id
         record = {
             "topic": self._connection.kafka.topic(topic),
-            "key": message.topic.thing_id.encode(),
+            # those of no thing would all be in one partition
+            "key": (correlation_id if thing_id == UNKNOWN_THING else thing_id).encode(),
             "value": encode(message),
             "headers": [(CORRELATION_ID, correlation_id.encode())],
         }
@@ -281,7 +284,7 @@ def _thing_id(message: Message) -> str:
         namespace, _, name = id_.partition(":")
         if namespace and name and "/" not in id_:
             return id_
-    return "unknown:unknown"
+    return UNKNOWN_THING
 
 
 def _payload(response: bytes | None) -> Raw | UnsetType:
