@@ -53,6 +53,21 @@ class RequesterOptions(ClientOptions):
     delivery_timeout: float = DELIVERY_SECONDS
 
 
+@dataclass(frozen=True)
+class RecordRequest:
+    """The arguments of ``Requester.send_record``, which documents them."""
+
+    topic: str
+    value: bytes | None
+    _: KW_ONLY
+    key: bytes | None = None
+    headers: Mapping[str, str | bytes] | None = None
+    acks: Iterable[str]
+    timeout: float | str | None = None
+    correlation_id: str | None = None
+    on_stored: Callable[[], None] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResponderOptions(ClientOptions):
     """The options of a ``Responder``, which documents them."""

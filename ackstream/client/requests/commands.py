@@ -7,7 +7,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Raw
 
-from ackstream.client.core.arguments import names
+from ackstream.client.core.arguments import check_type, encoded, names
+from ackstream.errors import BadParameterError
+from ackstream.protocol import record_headers as wire
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope, raw
 from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
@@ -19,6 +21,11 @@ from ackstream.protocol.record_headers import CORRELATION_ID
 Channel = Literal["twin", "live"]
 Action = Literal["create", "retrieve", "modify", "merge", "delete"]
 MERGE_PATCH = "application/merge-patch+json"
+_OF_REQUEST = {
+    *(CORRELATION_ID, REQUESTED_ACKS, TIMEOUT, RESPONSE_REQUIRED, wire.CE_REQUESTED_ACKS, wire.CE_TIMEOUT),
+    *(wire.REPLY_TO, wire.SPRING_REPLY_TOPIC, wire.SPRING_REPLY_PARTITION),
+}
+"""Record headers that decide how a request is answered."""
 
 
 class Command:
@@ -133,3 +140,13 @@ def address(
     if response_required is not None:
         headers[RESPONSE_REQUIRED] = response_required
     return msgspec.structs.replace(command, headers=headers), identity
+
+
+def further_headers(given: Mapping[str, str | bytes]) -> list[tuple[str, bytes]]:
+    """Return an application's own headers of a record; ``BadParameterError``: a name or a type is wrong."""
+    for name, value in given.items():
+        check_type("headers", name, str)
+        check_type(f"headers[{name!r:.80}]", value, bytes if isinstance(value, bytes) else str)
+        if name in _OF_REQUEST:
+            raise BadParameterError(f"headers has {name}, which is the service's own: rename it, or use the argument.")
+    return [(name, encoded("headers", value) if isinstance(value, str) else value) for name, value in given.items()]

@@ -8,18 +8,21 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ackstream.client.core.arguments import takes
+from ackstream.client.core.arguments import check_type, takes
 from ackstream.client.core.connection import ReliableSender, Sending, connection_of
 from ackstream.client.core.lifetime import Client, Lifetime, call_handler
 from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
-from ackstream.client.options import RequesterOptions
+from ackstream.client.options import RecordRequest, RequesterOptions
 from ackstream.client.requests import replies
-from ackstream.client.requests.commands import Command, address
+from ackstream.client.requests.commands import Command, address, further_headers
 from ackstream.protocol.ditto.envelopes import Envelope, encode
-from ackstream.protocol.ditto.headers import names_sender
+from ackstream.protocol.ditto.headers import REQUESTED_ACKS, TIMEOUT, names_sender
+from ackstream.protocol.ditto.record_requests import request_headers
 from ackstream.protocol.ditto.requests import read_request
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import signature
+from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO
@@ -27,10 +30,12 @@ from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATU
 log = logging.getLogger(__name__)
 
 MAX_TIMEOUT_MS = 86_400_000
+_RECORD = Envelope(TopicPath.of(None, "twin", "messages"), {})
+"""In place of the command of a record, which is about no thing: aggregates and errors of no thing answer it."""
 
 
 class Requester(Client):
-    """Sends commands and messages, and returns a future for each reply. Safe to use from several threads.
+    """Sends commands, messages and records, and returns a future for each reply. Safe to use from several threads.
 
     Thousands may be in flight: one thread reads all replies and runs the futures' callbacks, which should be quick.
     While the broker is away, requests are kept and sent when it is back; duplicates of a reply are dropped. Every
@@ -120,7 +125,8 @@ class Requester(Client):
                     "The request has response-required false, so that no reply would ever come: use publish(), or"
                     " require a response."
                 )
-        return self._open(envelope, identity, timeout_ms / 1000 + self._options.grace, on_stored)
+        wait = timeout_ms / 1000 + self._options.grace
+        return self._open(self._record(envelope, identity), envelope.topic, identity, wait, on_stored)
 
     def request(
         self,
@@ -131,8 +137,7 @@ class Requester(Client):
         correlation_id: str | None = None,
     ) -> replies.Reply:
         """Send a request and wait for its reply; see ``send`` for parameters and errors."""
-        if threading.current_thread() is self._reader.thread:
-            raise RuntimeError("request() in a done callback would wait for itself: use send() there.")
+        self._check_thread()
         return self.send(command, timeout=timeout, acks=acks, correlation_id=correlation_id).result()
 
     def publish(
@@ -152,7 +157,41 @@ class Requester(Client):
         envelope, identity = address(
             command, timeout=timeout, acks=acks, response_required=False, correlation_id=correlation_id
         )
-        return self._open(envelope, identity, None)
+        return self._open(self._record(envelope, identity), envelope.topic, identity, None)
+
+    @takes(RecordRequest)
+    def send_record(self, new: RecordRequest) -> Future[replies.Reply]:
+        """Send a record of any kind that requests acknowledgements; the future ends with its reply.
+
+        Its headers have the request; the service does not read its value. The other parameters and errors are those of
+        :meth:`send`. The first record of a topic waits until the broker names the topic's partitions.
+
+        :param topic: its real name, which ``correlate.request_topics`` allows; otherwise no reply arrives
+        :param headers: further record headers
+        :raises DittoError: the timeout is negative, or no duration
+        :raises UnreachableError: the topic does not exist, or no broker answers
+        """
+        check_type("value", new.value, bytes, optional=True)
+        check_type("key", new.key, bytes, optional=True)
+        asked, identity = address(_RECORD, timeout=new.timeout, acks=new.acks, correlation_id=new.correlation_id)
+        own, timeout_ms = asked.headers, None
+        if TIMEOUT in own:
+            timeout_ms = Duration.parse(own[TIMEOUT]).capped(MAX_TIMEOUT_MS)
+        headers = further_headers(new.headers or {}) + request_headers(own[REQUESTED_ACKS], timeout_ms, identity)
+        self._producer.prepare(new.topic)
+        record = {"topic": new.topic, "value": new.value, "key": new.key, "headers": headers}
+        seconds = self._options.default_timeout if timeout_ms is None else timeout_ms / 1000
+        return self._open(record, asked.topic, identity, seconds + self._options.grace, new.on_stored)
+
+    @takes(RecordRequest)
+    def request_record(self, new: RecordRequest) -> replies.Reply:
+        """Send a record and wait for its reply; see :meth:`send_record` for parameters and errors."""
+        self._check_thread()
+        return self.send_record(**vars(new)).result()
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._reader.thread:
+            raise RuntimeError("A request in a done callback would wait for itself: use send() or send_record() there.")
 
     def close(self) -> None:
         """Send buffered requests (for at most 5 s), then fail the open futures; may be called twice."""
@@ -173,27 +212,33 @@ class Requester(Client):
             closed.__cause__ = error
             request.end(closed)
 
-    def _open(
-        self, envelope: Envelope, identity: str, wait: float | None, on_stored: Callable[[], None] | None = None
-    ) -> Future[Any]:
-        now, value = self._connection.now(), encode(envelope)
-        headers = [(CORRELATION_ID, identity.encode()), *self._reply_to]
+    def _record(self, envelope: Envelope, identity: str) -> dict[str, Any]:
+        value, headers = encode(envelope), [(CORRELATION_ID, identity.encode())]
         key = self._kafka.originator_key
         if key is not None and names_sender(envelope.headers):
             headers.append((ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
-        thing = envelope.topic.thing_id.encode()
-        future = self._connection.future()
-        attributes = {"messaging.message.conversation_id": identity, "ackstream.thing_id": envelope.topic.thing_id}
-        headers += trace_sending("CLIENT", self._signals, attributes, future, replies.described)
+        return {"topic": self._signals, "value": value, "key": envelope.topic.thing_id.encode(), "headers": headers}
+
+    def _open(
+        self,
+        record: dict[str, Any],
+        command: TopicPath,
+        identity: str,
+        wait: float | None,
+        on_stored: Callable[[], None] | None = None,
+    ) -> Future[Any]:
+        now, future = self._connection.now(), self._connection.future()
+        attributes = {"messaging.message.conversation_id": identity, "ackstream.thing_id": command.thing_id}
+        record["headers"] += self._reply_to
+        record["headers"] += trace_sending("CLIENT", record["topic"], attributes, future, replies.described)
         give_up_at = now + self._options.delivery_timeout
-        request = replies.OpenRequest(identity, wait, give_up_at, envelope.topic, on_stored, future)
+        request = replies.OpenRequest(identity, wait, give_up_at, command, on_stored, future)
         try:
             self._requests.add(request, now)
         except RequestError as error:
             # ends the span
             future.set_exception(error)
             raise
-        record = {"topic": self._signals, "value": value, "key": thing, "headers": headers}
         finished, stored = partial(self._finished, request), partial(self._stored, request)
         self._sender.submit(Sending(record, finished, stored, give_up_at=give_up_at))
         return future
@@ -246,6 +291,7 @@ class Requester(Client):
 
     def _timed_out(self, request: replies.OpenRequest) -> RequestTimeout:
         hint = " and that correlate.reply_topics allows the topic" if self._reply_to else ""
+        hint += " and that correlate.request_topics allows that of the record" if request.topic == _RECORD.topic else ""
         return RequestTimeout(
             f"No reply to {request.correlation_id} arrived in {self._replies} within {request.wait:g} s: check that "
             f"the correlate job runs{hint}.",

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ackstream.client import Command
-from ackstream.client.requests.commands import address
+from ackstream.client.requests.commands import address, further_headers
 from ackstream.client.requests.replies import Reply
 from ackstream.client.requests.requester import fields_in, fields_of, retrieval
 from ackstream.errors import BadParameterError
@@ -168,3 +168,14 @@ def test_an_id_that_the_program_does_not_choose_is_one_that_nobody_guesses():
     found = {address(Command.retrieve("org.acme:lamp"))[1] for _ in range(100)}
     assert len(found) == 100
     assert {uuid.UUID(identity).version for identity in found} == {4}
+
+
+def test_an_application_has_headers_of_its_own_but_none_that_decide_how_it_is_answered():
+    own = {"tenant": "Zürich", "raw": b"\xff", "ce_id": "7", "content-type": "application/avro", "traceparent": "00-1"}
+    assert further_headers(own)[:2] == [("tenant", "Zürich".encode()), ("raw", b"\xff")]
+    assert [name for name, _ in further_headers(own)] == list(own)
+    for name in ("correlation-id", "requested-acks", "ce_requestedacks", "response-required", "kafka_replyTopic"):
+        with pytest.raises(BadParameterError, match=f"headers has {name}, which is the service's own"):
+            further_headers({name: "x"})
+    with pytest.raises(BadParameterError, match="a surrogate alone is no character"):
+        further_headers({"tenant": "\ud800"})
