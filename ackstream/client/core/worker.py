@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
@@ -134,6 +135,22 @@ class Worker(Closing):
         The group reads records with delayed answers again. Called by a handler, this runs after that.
         """
         self._ending.close()
+
+    def ask_time(self) -> None:
+        """Look at the broker's clock, if it answers."""
+        try:
+            self.outbox.ask_time()
+        except (KafkaError, ValueError, UnreachableError, FutureTimeout) as error:
+            log.warning("The broker's time is not known: commands are handled after their deadline, too: %s", error)
+
+    def is_over(self, record: Any, timeout_ms: int | None) -> bool:
+        """Return whether the timeout of a command is over by the clock of the broker, which may be set back."""
+        broker = self.outbox.broker
+        if not _is_over(record, timeout_ms, broker.milliseconds):
+            return False
+        if not broker.fresh:
+            self.ask_time()
+        return broker.fresh and _is_over(record, timeout_ms, broker.milliseconds)
 
     def _finish(self) -> None:
         self._producer.close()
@@ -275,6 +292,10 @@ class Worker(Closing):
 
 _HELD = "The labels are held again, or another client has them: records are handled."
 _NOT_HELD = "The labels are not held: records and answers wait until they are, or are taken."
+
+
+def _is_over(record: Any, timeout_ms: int | None, now_ms: float | None) -> bool:
+    return timeout_ms is not None and now_ms is not None and record.timestamp + timeout_ms < now_ms
 
 
 def _partition(record: Any) -> TopicPartition:

@@ -7,14 +7,12 @@ import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from itertools import count
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from kafka.errors import KafkaError
 
 from ackstream.client.core.arguments import check_word, names, takes
 from ackstream.client.core.connection import connection_of
@@ -25,7 +23,6 @@ from ackstream.client.core.worker import Worker
 from ackstream.client.options import ResponderOptions, SubscriberOptions
 from ackstream.client.parties import signals
 from ackstream.client.parties.signals import Ack, Answer, Delivered, Expired, OpenDelivery, Signal
-from ackstream.errors import UnreachableError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
@@ -102,7 +99,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
             # lets others have the labels
             self._worker.release = connected.close
             if "signals" in topics:
-                self._worker.begin = self._ask_time
+                self._worker.begin = self._worker.ask_time
             self._worker.run()
         except BaseException:
             connected.close()
@@ -111,21 +108,6 @@ class _Receiver(Client, Generic[AnyStatistics]):
     @abstractmethod
     def _handle(self, record: Any, work: Work) -> None:
         """Handle a record."""
-
-    def _ask_time(self) -> None:
-        try:
-            self._worker.outbox.ask_time()
-        except (KafkaError, ValueError, UnreachableError, FutureTimeout) as error:
-            log.warning("The broker's time is not known: commands are handled after their deadline, too: %s", error)
-
-    def _is_over(self, record: Any, timeout_ms: int | None) -> bool:
-        """Return whether the timeout of a command is over by the clock of the broker, which may be set back."""
-        broker = self._worker.outbox.broker
-        if not signals.is_over(record, timeout_ms, broker.milliseconds):
-            return False
-        if not broker.fresh:
-            self._ask_time()
-        return broker.fresh and signals.is_over(record, timeout_ms, broker.milliseconds)
 
     def _turn(self, now: float) -> None:
         self._labels.keep(now)
@@ -219,7 +201,7 @@ class Responder(_Receiver[ResponderStatistics]):
 
     def _handle(self, record: Any, work: Work) -> None:
         issued, worker = self._labels.issued, self._worker
-        signal = signals.read_signal(record, issued | self._responds, worker.originator_key, self._is_over)
+        signal = signals.read_signal(record, issued | self._responds, worker.originator_key, worker.is_over)
         if signal.expired and self._skips:
             self._counts["expired"] += 1
             return
@@ -278,7 +260,7 @@ class Subscriber(_Receiver[SubscriberStatistics]):
         if signal is None:
             return
         asks = signal.stream in ("live-commands", "messages") and (signal.response_required or signal.labels)
-        expired = bool(asks) and self._is_over(record, signal.timeout_ms)
+        expired = bool(asks) and self._worker.is_over(record, signal.timeout_ms)
         if expired and self._skips:
             self._counts["expired"] += 1
             return

@@ -96,11 +96,6 @@ def read_signal(
     return Signal(identity, envelope, request.channel, own, required, wanted, timeout_ms, *place, expired=expired)
 
 
-def is_over(record: Any, timeout_ms: int | None, now_ms: float | None) -> bool:
-    """Return whether the timeout of a record is known to be over at the broker's time."""
-    return timeout_ms is not None and now_ms is not None and record.timestamp + timeout_ms < now_ms
-
-
 def read_publication(record: Any, key: Secret | None = None) -> Publication | None:
     """Return a record as a signal for subscribers, ``None`` if none gets it; the service answers a ``DittoError``."""
     if record.value is None:
