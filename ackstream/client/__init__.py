@@ -13,10 +13,12 @@ from ackstream.client.parties.receivers import Responder as Responder
 from ackstream.client.parties.receivers import ResponderStatistics as ResponderStatistics
 from ackstream.client.parties.receivers import Subscriber as Subscriber
 from ackstream.client.parties.receivers import SubscriberStatistics as SubscriberStatistics
+from ackstream.client.parties.receivers import responder as responder
 from ackstream.client.parties.signals import Ack as Ack
 from ackstream.client.parties.signals import After as After
 from ackstream.client.parties.signals import Answer as Answer
 from ackstream.client.parties.signals import Delivered as Delivered
+from ackstream.client.parties.signals import RecordSignal as RecordSignal
 from ackstream.client.parties.signals import Response as Response
 from ackstream.client.parties.signals import Signal as Signal
 from ackstream.client.publishing.publications import FailedMessage as FailedMessage

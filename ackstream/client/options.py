@@ -15,7 +15,7 @@ from ackstream.client.core.connection import Brokers
 from ackstream.client.core.lifetime import ConnectionState
 from ackstream.client.core.storage import Synchronous
 from ackstream.client.core.worker import Start
-from ackstream.client.parties.signals import Answer, Delivered, Expired, Signal
+from ackstream.client.parties.signals import Answer, Delivered, Expired, RecordSignal, Signal
 from ackstream.client.publishing._reader_acks import Callback
 from ackstream.client.publishing.publications import FailedMessage, Receipt, Stage
 from ackstream.client.queues.queued_messages import AckMode, FlowQos, QueueMessage
@@ -69,21 +69,29 @@ class RecordRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResponderOptions(ClientOptions):
-    """The options of a ``Responder``, which documents them."""
+class ReceiverOptions(ClientOptions):
+    """The options of responders and subscribers."""
 
-    handler: Callable[[Signal], Answer]
-    labels: Iterable[str] = (LIVE_RESPONSE,)
+    handler: Callable[[Any], Answer]
     group: str | None = None
     start: Start = "latest"
     expired: Expired = "skip"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubscriberOptions(ResponderOptions):
+class ResponderOptions(ReceiverOptions):
+    """The options of a ``Responder``, which documents them."""
+
+    handler: Callable[[Signal], Answer] | Callable[[RecordSignal], Answer]
+    labels: Iterable[str] = (LIVE_RESPONSE,)
+    topics: Iterable[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscriberOptions(ReceiverOptions):
     """The options of a ``Subscriber``, which documents them."""
 
-    handler: Callable[[Delivered], Answer]  # type: ignore[assignment]  # of the signals of a subscriber
+    handler: Callable[[Delivered], Answer]
     subscriptions: Iterable[Subscription]
     labels: Iterable[str] = ()
     automatic: bool = True

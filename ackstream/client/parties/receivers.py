@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
+from functools import partial
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -20,13 +21,15 @@ from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
-from ackstream.client.options import ResponderOptions, SubscriberOptions
+from ackstream.client.options import ReceiverOptions, ResponderOptions, SubscriberOptions
 from ackstream.client.parties import signals
 from ackstream.client.parties.signals import Ack, Answer, Delivered, Expired, OpenDelivery, Signal
+from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.twin import subscriptions as rules
+from ackstream.settings.kafka import real
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +82,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
     _worker: Worker
     _labels: Labels
 
-    def __init__(self, options: ResponderOptions) -> None:
+    def __init__(self, options: ReceiverOptions) -> None:
         self._connection = connection_of(options.bootstrap_servers)
         self._handler: Callable[[Any], Answer] = options.handler
         self._skips = options.expired == "skip"
@@ -87,7 +90,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
         name = f"The {type(self).__name__} {options.group or ''}".rstrip()
         self._life = Lifetime(None, options.on_error, options.on_connection, name)
 
-    def _start(self, options: ResponderOptions, topics: Sequence[str], declared: frozenset[str]) -> None:
+    def _start(self, options: ReceiverOptions, topics: Sequence[str], declared: frozenset[str]) -> None:
         connection, group = self._connection, options.group
         check_word("expired", options.expired, Expired)
         connected = ExitStack()
@@ -98,7 +101,8 @@ class _Receiver(Client, Generic[AnyStatistics]):
             self._worker.turn = self._turn
             # lets others have the labels
             self._worker.release = connected.close
-            if "signals" in topics:
+            if set(topics) - {"events"}:
+                # commands, messages and records have deadlines
                 self._worker.begin = self._worker.ask_time
             self._worker.run()
         except BaseException:
@@ -169,6 +173,9 @@ class Responder(_Receiver[ResponderStatistics]):
     A command whose timeout is over is not handled, as its sender has been answered, but counted (``expired``) and
     logged; with ``expired="handle"`` it is handled, and ``signal.expired`` is true. The clock is that of the broker.
 
+    With ``topics`` it handles the records of these that request acknowledgements, as :class:`RecordSignal`, instead of
+    commands and messages. Records that request none are ignored, and no record has a response.
+
     The labels belong to this responder, or to its group, as long as it runs and reaches the broker. If their lease
     could not be renewed in time, signals wait until it is. Invalid requests are skipped with a warning; the service
     answers them. With a group, offsets are committed when the answers are stored: after a crash or a restart some
@@ -185,6 +192,7 @@ class Responder(_Receiver[ResponderStatistics]):
         :param handler: called with each signal; returns the answer to send
         :param labels: those this responder issues, with ``live-response`` if it responds to live commands and messages;
             the others are declared. The handler does not see a signal's other labels
+        :param topics: real names of topics, which ``correlate.request_topics`` allows; without ``live-response``
         :param group: its members share the work and exactly these labels; ``None``: alone, all signals from now on
         :param start: where a group without offsets begins
         :param expired: ``skip`` or ``handle`` commands whose timeout is over
@@ -197,16 +205,33 @@ class Responder(_Receiver[ResponderStatistics]):
         super().__init__(options)
         wanted = frozenset(names("labels", options.labels))
         self._responds = wanted & {LIVE_RESPONSE}
-        self._start(options, ["signals"], wanted - self._responds)
+        self._topics = list(map(real, names("topics", options.topics)))
+        if self._topics and self._responds:
+            raise BadParameterError("labels has live-response, which no record requests: with topics give others.")
+        self._start(options, self._topics or ["signals"], wanted - self._responds)
 
     def _handle(self, record: Any, work: Work) -> None:
         issued, worker = self._labels.issued, self._worker
-        signal = signals.read_signal(record, issued | self._responds, worker.originator_key, worker.is_over)
+        signal: Signal | None
+        if self._topics:
+            signal = signals.read_record_signal(record, issued, worker.is_over)
+        else:
+            signal = signals.read_signal(record, issued | self._responds, worker.originator_key, worker.is_over)
+        if signal is None:
+            return
         if signal.expired and self._skips:
             self._counts["expired"] += 1
             return
         self._counts["handled"] += 1
         self._answer(signal, OpenDelivery(lambda: self._outbox, work, signal.correlation_id, issued))
+
+
+def responder(*labels: str, **options: Any) -> Callable[[Callable[[Any], Answer]], Callable[..., Responder]]:
+    """Make a handler a function that starts its responder: ``with handler("localhost:9092"): …``.
+
+    ``labels`` and ``options`` are those of a :class:`Responder`, such as ``topics``; the call may add further ones.
+    """
+    return lambda handler: partial(Responder, handler=handler, labels=names("labels", labels), **options)
 
 
 class Subscriber(_Receiver[SubscriberStatistics]):

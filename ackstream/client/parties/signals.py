@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from ackstream.client.core.messages import Answers, Work, without_client
+from ackstream.client.core.messages import Answers, Work, text, without_client
 from ackstream.client.requests.commands import json_value
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto import headers as names
@@ -19,8 +19,10 @@ from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledg
 from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, decoded, error_envelope
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
+from ackstream.protocol.ditto.record_requests import ASKING, read_record, write_value
 from ackstream.protocol.ditto.requests import read_request
-from ackstream.protocol.ditto.signal_defaults import SMART_MAXIMUM_MS
+from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_MAXIMUM_MS
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import believed
 from ackstream.protocol.ditto.twin.subscriptions import Publication, publication
 from ackstream.protocol.errors import DittoError, json_invalid, unknown_topic_path
@@ -72,6 +74,26 @@ class Signal:
         return decoded(self.envelope.value)
 
 
+@dataclass(frozen=True)
+class RecordSignal(Signal):
+    """A record of any kind that requests acknowledgements: a signal of the thing ``unknown:unknown``.
+
+    :ivar key: its key
+    :ivar content: its value, as it is
+    :ivar headers: its headers, without empty ones; the last value of a name that occurs twice
+    """
+
+    key: bytes | None
+    content: bytes | None
+    headers: dict[str, bytes]
+
+    @cached_property
+    def value(self) -> Any:
+        """The content as JSON or text, by the header ``content-type``; ``None`` if it is neither."""
+        found, codec = write_value(self.content, text(self.headers.get(names.CONTENT_TYPE)))
+        return None if codec == "base64" else decoded(found)
+
+
 def read_signal(
     record: Any,
     labels: Collection[str],
@@ -96,6 +118,25 @@ def read_signal(
     return Signal(identity, envelope, request.channel, own, required, wanted, timeout_ms, *place, expired=expired)
 
 
+def read_record_signal(
+    record: Any, labels: Collection[str], over: Callable[[Any, int | None], bool]
+) -> RecordSignal | None:
+    """Return a record of any kind as :func:`read_signal` does a command; ``None`` if it requests nothing."""
+    headers = {name: value for name, value in record.headers if value}
+    if not headers.keys() & {*ASKING}:
+        return None
+    request, _ = read_record(headers, default_timeout_ms=DEFAULT_TIMEOUT_MS, max_timeout_ms=SMART_MAXIMUM_MS)
+    place = (record.topic, record.partition, record.offset)
+    identity = names.read_correlation_id(record_correlation_id(headers, place))
+    envelope = Envelope(TopicPath.of(None, "live", "messages", "record"), {})
+    own, wanted = tuple([name for name in request.awaited if name in labels]), False
+    return RecordSignal(
+        identity, envelope, request.channel, own, request.response_required, wanted, request.timeout_ms,
+        record.timestamp, *place, record.key, record.value, headers,
+        expired=request.awaits and over(record, request.timeout_ms),
+    )  # fmt: skip
+
+
 def read_publication(record: Any, key: Secret | None = None) -> Publication | None:
     """Return a record as a signal for subscribers, ``None`` if none gets it; the service answers a ``DittoError``."""
     if record.value is None:
@@ -113,6 +154,12 @@ def _decode(record: Any, key: Secret | None) -> Envelope:
         secret = None if key is None else key.reveal()
         envelope.headers = believed(envelope.headers, secret, identity, record.value, signed)
     return envelope
+
+
+def record_correlation_id(headers: Mapping[str, bytes], coordinates: tuple[str, int, int]) -> str:
+    """Return the correlation-id of a request that is a record of any kind; ``ce_id`` counts before Spring's."""
+    event = {names.CORRELATION_ID: text(headers.get(record_headers.CE_ID))}
+    return correlation_id(headers.items(), event, coordinates)
 
 
 def _correlation_id(record: Any, envelope: Envelope) -> str:
@@ -173,7 +220,8 @@ def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[Delayed
         case Response():
             return [(delay, _response(signal, answer))]
         case DittoError():
-            return [(delay, _error(signal, answer))] if signal.channel == "live" else _nacks(signal, answer, delay)
+            is_live = signal.channel == "live" and not isinstance(signal, RecordSignal)
+            return [(delay, _error(signal, answer))] if is_live else _nacks(signal, answer, delay)
         case After():
             return messages(signal, answer.answer, delay + answer.seconds)
         case Iterable() if not isinstance(answer, (str, bytes, dict)):
@@ -210,8 +258,8 @@ def _ack(signal: Signal, ack: Ack, label: str) -> Envelope:
 
 def _response(signal: Signal, response: Response) -> Envelope:
     command = signal.envelope
-    if signal.channel != "live":
-        raise unknown_topic_path(str(command.topic), "The twin alone responds to its commands: acknowledge a label.")
+    if signal.channel != "live" or isinstance(signal, RecordSignal):
+        raise unknown_topic_path(str(command.topic), "A client responds to live signals alone: acknowledge a label.")
     headers = {**response.headers, names.CORRELATION_ID: signal.correlation_id, names.RESPONSE_REQUIRED: False}
     # a header may have made the command live
     topic = msgspec.structs.replace(command.topic, channel="live")

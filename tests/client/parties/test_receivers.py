@@ -91,6 +91,19 @@ def test_a_command_is_handled_as_long_as_it_is_awaited(kind, topic, seconds_ago,
         assert counts.answers == 0
 
 
+@pytest.mark.parametrize(
+    ("seconds_ago", "headers", "handled"),
+    [(2.0, {"timeout": b"2s"}, True), (2.001, {"timeout": b"2s"}, False), (59, {}, True), (61, {}, False)],
+)
+def test_a_record_of_any_kind_is_handled_as_long_as_it_is_awaited(seconds_ago, headers, handled):
+    receiver = Receiver(topics=["orders"])
+    found = record(TWIN, seconds_ago)
+    found.headers = [("requested-acks", b"door:open"), *headers.items()]
+    receiver.receive(found)
+    assert receiver.seen == [False] * handled
+    assert receiver.client.statistics.expired == (not handled)
+
+
 @pytest.mark.parametrize("kind", ["responder", "subscriber"])
 def test_a_program_may_ask_for_commands_whose_deadline_is_over(kind):
     receiver = Receiver(kind, expired="handle")
