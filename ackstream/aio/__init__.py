@@ -19,7 +19,7 @@ from ackstream.aio._base import SLICE_SECONDS, Calls, apart, aside, coroutine, f
 from ackstream.aio._base import AsyncClient as AsyncClient
 from ackstream.aio._base import AsyncIteration as AsyncIteration
 from ackstream.client import options
-from ackstream.client.core.arguments import takes
+from ackstream.client.core.arguments import names, takes
 from ackstream.client.publishing.publications import AwaitedMessage
 from ackstream.client.reading.sample_reader import ANY
 
@@ -41,6 +41,8 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
     send = future(sdk.Requester.send)
     request = coroutine(sdk.Requester.send, outcome)
     publish = coroutine(sdk.Requester.publish, outcome)
+    send_record = future(sdk.Requester.send_record)
+    request_record = coroutine(sdk.Requester.send_record, outcome)
 
 
 class AsyncPublisher(AsyncClient[sdk.Publisher]):
@@ -93,7 +95,7 @@ def _receipt(given: Future[sdk.Receipt]) -> asyncio.Future[sdk.Receipt]:
 class AsyncResponderOptions(options.ResponderOptions):
     """The options of an ``AsyncResponder``."""
 
-    handler: Callable[[sdk.Signal], Answer | Awaitable[Answer]]  # type: ignore[assignment]  # awaits, too
+    handler: Callable[[Any], Answer | Awaitable[Answer]]  # type: ignore[assignment]  # awaits, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,13 @@ class AsyncResponder(AsyncClient[sdk.Responder]):
     @takes(AsyncResponderOptions, awaits=True)
     def __init__(self, given: AsyncResponderOptions) -> None:
         super().__init__(**vars(given))
+
+
+def responder(
+    *labels: str, **options: Any
+) -> Callable[[Callable[[Any], Answer | Awaitable[Answer]]], Callable[..., AsyncResponder]]:
+    """Make a coroutine function one that starts its responder: ``async with handler("localhost:9092"): …``."""
+    return lambda handler: partial(AsyncResponder, handler=handler, labels=names("labels", labels), **options)
 
 
 class AsyncSubscriber(AsyncClient[sdk.Subscriber]):
@@ -253,4 +262,5 @@ class AsyncQueryClient(AsyncClient[sdk.QueryClient]):
         await aside(self.client.unsubscribe, None if stream is None else stream.stream, timeout)
 
 
-__all__ = [name for name in globals() if name.startswith("Async")]
+__all__ = ["responder"]
+__all__ += [name for name in globals() if name.startswith("Async")]
