@@ -1,7 +1,7 @@
 """The requests plane in memory: correlate and the twin, in a time that the test moves.
 
-Supported: commands and messages, acknowledgements, live responses, the twin with its things and events, timeouts, late
-and early acknowledgements, repeated requests, delayed answers.
+Supported: commands and messages, records of any kind, acknowledgements, live responses, the twin with its things and
+events, timeouts, late and early acknowledgements, repeated requests, delayed answers.
 Not supported: several partitions, lost brokers and jobs, leases of labels, ``correlate.refuse_undeclared``.
 """
 
@@ -12,17 +12,18 @@ from functools import partial
 from hashlib import blake2b
 from math import ceil
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
 from ackstream.client.parties.receivers import Responder, Subscriber
-from ackstream.client.parties.signals import Answer, Delivered, Signal
+from ackstream.client.parties.signals import Answer, Delivered, record_correlation_id
 from ackstream.client.requests.requester import Requester
 from ackstream.errors import BadParameterError
 from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Emission, Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
+from ackstream.jobs.correlate.state import ACKS, LARGEST_NUMBER, OWN, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.twin.batch import fold, search_persisted
 from ackstream.jobs.twin.changes import Thing
 from ackstream.jobs.twin.records import SignalRecord
@@ -31,11 +32,14 @@ from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, raw
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
+from ackstream.protocol.ditto.record_requests import ASKING
+from ackstream.protocol.ditto.topics import UNKNOWN_THING
 from ackstream.protocol.ditto.twin.subscriptions import Subscription
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES, LedgerRecord
 from ackstream.protocol.record_headers import CORRELATION_ID
 from ackstream.settings import Correlate, Kafka, Settings
+from ackstream.settings.jobs import matches
 from ackstream.spark.pieces import PieceStore
 from ackstream.spark.records import Share
 from ackstream.testing.memory import MemorySystem, TopicRecord
@@ -49,18 +53,28 @@ def hash_of(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
-def for_correlate(record: TopicRecord, max_value_bytes: int) -> Record:
-    """Return a record as correlate's source gives it to a shard."""
-    value, source = record.value, SOURCES[record.topic]
-    size = len(value or b"")
-    identity = correlation_id(record.headers, _json_headers(value), record.coordinates)
+def for_correlate(record: TopicRecord, limits: Correlate) -> Record | None:
+    """Return a record as correlate's source gives it to a shard; ``None``: it neither asks nor answers."""
+    value, role, number, topic = record.value, SOURCES.get(record.topic), 0, None
+    headers = {name: value for name, value in record.headers if value}
+    if role is not None:
+        identity = correlation_id(record.headers, _json_headers(value), record.coordinates)
+    else:
+        topic, number = record.topic, crc32(record.topic.encode()) & LARGEST_NUMBER
+        if headers.keys() & {*ASKING} and matches(limits.request_topics, topic):
+            role, identity = SIGNALS, record_correlation_id(headers, record.coordinates)
+        elif record_headers.LABEL in headers and matches(limits.ack_topics, topic):
+            role, identity = ACKS, correlation_id(record.headers, {}, record.coordinates)
+        else:
+            return None
     own = "-".join(map(str, record.coordinates))
-    known = None if identity == own and source != SIGNALS else identity
-    headers = {name: value for name, value in record.headers if value and name != record_headers.CORRELATION_ID}
-    if value is not None and size > max_value_bytes:
+    known = None if identity == own and role != SIGNALS else identity
+    size = len(value or b"")
+    if value is not None and size > limits.max_value_bytes:
         value = value[:DEAD_LETTER_BYTES]
-    place = (record.timestamp, source, record.partition, record.offset)
-    return Record(*place, hash_of(identity), known, record.key, value, size, headers)
+    headers.pop(record_headers.CORRELATION_ID, None)
+    place = (record.timestamp, role + OWN * number, record.partition, record.offset)
+    return Record(*place, hash_of(identity), known, record.key, value, size, headers, topic)
 
 
 def for_twin(record: TopicRecord) -> SignalRecord:
@@ -159,9 +173,11 @@ class RequestSystem(MemorySystem):
         """Return a requester, whose futures take no real time: the system's time jumps to the reply or the deadline."""
         return Requester(self.connection, default_timeout=self.settings.correlate.default_timeout / 1000)
 
-    def responder(self, *, handler: Callable[[Signal], Answer], labels: Iterable[str] = (LIVE_RESPONSE,)) -> Responder:
-        """Call a handler for each command and message from now on; labels and errors are those of a ``Responder``."""
-        return Responder(self.connection, handler=handler, labels=labels)
+    def responder(
+        self, *, handler: Callable[[Any], Answer], labels: Iterable[str] = (LIVE_RESPONSE,), topics: Iterable[str] = ()
+    ) -> Responder:
+        """Call a handler for each command and message from now on; the parameters are those of a ``Responder``."""
+        return Responder(self.connection, handler=handler, labels=labels, topics=topics)
 
     def subscriber(
         self,
@@ -178,9 +194,15 @@ class RequestSystem(MemorySystem):
         return self.feed("signals", encode(command), key=command.topic.thing_id.encode())
 
     def acknowledge(
-        self, correlation_id: str, label: str, status: int = 200, *, thing_id: str, payload: Any = msgspec.UNSET
+        self,
+        correlation_id: str,
+        label: str,
+        status: int = 200,
+        *,
+        thing_id: str = UNKNOWN_THING,
+        payload: Any = msgspec.UNSET,
     ) -> TopicRecord:
-        """Write an acknowledgement of a request's thing to ``acks``; ``payload`` is any JSON value."""
+        """Write an acknowledgement of a request's thing, or of a record, to ``acks``; ``payload`` is any JSON value."""
         value = payload if payload is msgspec.UNSET else raw(payload)
         ack = acknowledgement(label, status, value, {CORRELATION_ID: correlation_id})
         return self.feed("acks", encode(write_ack(ack, thing_id)), key=thing_id.encode())
@@ -188,7 +210,11 @@ class RequestSystem(MemorySystem):
     def feed(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: Iterable[tuple[str, bytes]] = ()
     ) -> TopicRecord:
-        """Write any record, let it act, and return it: it acts in ``signals``, ``acks``, ``twin-acks`` only."""
+        """Write any record, let it act, and return it.
+
+        It acts in ``signals``, ``acks``, ``twin-acks`` and the topics of ``correlate.request_topics`` and
+        ``correlate.ack_topics`` only.
+        """
         record = self.append(topic, value, key, headers)
         self.settle()
         return record
@@ -222,9 +248,8 @@ class RequestSystem(MemorySystem):
         """Let the stored records act, and the records that these cause."""
         while self.unread:
             record = self.unread.popleft()
-            if record.topic in SOURCES:
+            if (shown := for_correlate(record, self.settings.correlate)) is not None:
                 # only a tick lets time pass
-                shown = for_correlate(record, self.settings.correlate.max_value_bytes)
                 self._write(self._correlate.process([shown]))
             if self._twin and record.topic == "signals":
                 self._fold(record)

@@ -14,6 +14,7 @@ import pytest
 from ackstream import aio
 from ackstream.aio._base import Calls
 from ackstream.client import (
+    Ack,
     BadParameterError,
     ClosedError,
     CommandTimeout,
@@ -29,6 +30,7 @@ from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.queries.message_stream import MessageStream
 from ackstream.client.queues import _queue_link as queue_link
 from ackstream.protocol.messages import CommandAck
+from ackstream.settings import Correlate, Settings
 from ackstream.testing import RequestSystem
 from tests.aio import memory
 from tests.aio.memory import COMMAND
@@ -253,6 +255,43 @@ def test_a_wait_that_is_cancelled_leaves_its_request_to_the_service() -> None:
 
     asyncio.run(main())
     assert len(system.records["replies"]) == 1
+
+
+def test_a_record_is_sent_and_its_reply_awaited() -> None:
+    system = RequestSystem(Settings(correlate=Correlate(request_topics=("orders",))))
+    system.responder(handler=lambda signal: Ack(204, signal.value), labels=["a:a"], topics=["orders"])
+
+    async def main() -> list[Any]:
+        async with aio.AsyncRequester.over(system.requester()) as requester:
+            future = requester.send_record("orders", b"1", acks=["a:a"])
+            return [await future, await requester.request_record("orders", b"2", key=b"k", acks=["a:a"])]
+
+    replies = asyncio.run(main())
+    assert [(reply.status, bytes(reply.acks["a:a"].payload)) for reply in replies] == [(204, b'"1"'), (204, b'"2"')]
+
+
+def test_a_decorated_coroutine_function_starts_its_responder(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+
+    class Calling(memory.Answering):
+        def __init__(self, **options: Any) -> None:
+            made.append(options)
+            super().__init__(**options)
+
+    monkeypatch.setattr(aio.AsyncResponder, "_kind", Calling)
+
+    @aio.responder("a:a", topics=["orders"])
+    async def book(signal: Any) -> Ack:
+        return Ack(payload=signal.value)
+
+    async def main() -> Any:
+        async with book("b", group="g") as running:
+            assert isinstance(running, aio.AsyncResponder)
+            await asyncio.to_thread(eventually, lambda: running.client.answers, "the answer")
+            return running.client.answers
+
+    assert asyncio.run(main()) == [Ack(payload=1)]
+    assert [(*options["labels"], *options["topics"], options["group"]) for options in made] == [("a:a", "orders", "g")]
 
 
 # -- publishers --------------------------------------------------------------------------------------------------------
