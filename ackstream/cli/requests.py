@@ -59,13 +59,21 @@ def send(  # noqa: PLR0913 - the options of a command line
     ] = None,
     header: terminal.Headers = None,
     no_response: Annotated[bool, typer.Option("--no-response", help="Send without waiting for a response.")] = False,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="Send a record to this topic, its real name, instead of a command.", metavar="TOPIC"),
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The record's key.", metavar="KEY")] = None,
+    value_file: Annotated[
+        Path | None, typer.Option(help="File with the record's value; - for standard input.", metavar="FILE")
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option("--file", "-f", help="File with a Ditto Protocol message; - for standard input.", metavar="FILE"),
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Send a command or a message, wait for the reply, and print it.
+    """Send a command, a message or a record of any kind, wait for the reply, and print it.
 
     The status goes to standard error, the value to standard output; with --json all of the reply to standard output.
     Exit 0 for a status of 2xx, 1 for any other status, 3 if no reply arrived. Example: ackstream send org.acme:lamp
@@ -77,6 +85,14 @@ def send(  # noqa: PLR0913 - the options of a command line
 
     settings = terminal.load()
     given: dict[str, Any] = dict(terminal.name_and_value("--header", text) for text in header or ())
+    if {topic, key, value_file} != {None}:
+        if topic is None or live or no_response or {thing, message, action, file} != {None}:
+            raise InputError(
+                "--topic, --key and --value-file are those of a record: name its topic, and omit the thing, --file, "
+                "--live, --message, --action and --no-response."
+            )
+        record = _record(topic, key, value_file, ack or [], timeout)
+        raise typer.Exit(_ask(settings, record | {"headers": given}, as_json=as_json))
     if ack:
         given[headers.REQUESTED_ACKS] = [_label(label) for label in ack]
     if timeout is not None:
@@ -119,6 +135,21 @@ def _from_arguments(
     return Command.on_thing(chosen, thing, path, content, channel="live" if live else "twin")
 
 
+def _record(
+    topic: str, key: str | None, value_file: Path | None, labels: list[str], timeout: str | None
+) -> dict[str, Any]:
+    """Return arguments of ``Requester.send_record``."""
+    if not labels:
+        raise InputError("A record has to request an acknowledgement: name its label with --ack.")
+    return {
+        "topic": topic,
+        "key": None if key is None else key.encode("utf-8", "surrogateescape"),
+        "value": None if value_file is None else terminal.read_file(str(value_file)),
+        "acks": [_label(label) for label in labels],
+        "timeout": None if timeout is None else terminal.milliseconds("--timeout", timeout) / 1000,
+    }
+
+
 def _label(text: str) -> str:
     from ackstream.protocol.ditto.labels import parse_label
     from ackstream.protocol.errors import DittoError
@@ -132,16 +163,17 @@ def _label(text: str) -> str:
         ) from None
 
 
-def _ask(settings: Settings, envelope: Envelope, *, as_json: bool) -> int:
+def _ask(settings: Settings, asks: Envelope | dict[str, Any], *, as_json: bool) -> int:
+    """Send a command, or a record by its arguments; print the reply, and return the exit code."""
     from ackstream.client import NoReplyExpectedError, Requester
 
     progress = terminal.Terminal(stderr=True)
     with Requester(settings.kafka, default_timeout=settings.correlate.default_timeout / 1000) as requester:
         started = time.monotonic()
         try:
-            future = requester.send(envelope)
+            future = requester.send_record(**asks) if isinstance(asks, dict) else requester.send(asks)
         except NoReplyExpectedError:
-            stored = requester.publish(envelope).result()
+            stored = requester.publish(asks).result()  # type: ignore[arg-type]  # a record has a reply
             coordinates = f"{stored.topic}-{stored.partition}-{stored.offset}"
             progress.print(f"Sent as {stored.correlation_id} ({coordinates}); no reply requested.", soft_wrap=True)
             if as_json:
@@ -187,6 +219,10 @@ def ack(
     payload: Annotated[str | None, typer.Option(help="The payload, as JSON.", metavar="JSON")] = None,
     delay: After = None,
     group: Group = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Acknowledge records of this topic, its real name, instead; repeatable.", metavar="TOPIC"),
+    ] = None,
     count: terminal.Count = None,
     as_json: terminal.AsJson = False,
 ) -> None:
@@ -197,7 +233,8 @@ def ack(
     from ackstream.client import Ack
 
     answer = Ack(status, UNSET if payload is None else terminal.json_text("payload", payload))
-    _play(lambda signal: answer if signal.labels else None, labels, status, delay, group, count, as_json=as_json)
+    options = {"labels": labels, "topics": topic or (), "group": group}
+    _play(lambda signal: answer if signal.labels else None, options, status, delay, count, as_json=as_json)
 
 
 def respond(
@@ -217,27 +254,24 @@ def respond(
     from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 
     answer = Response(status, UNSET if value is None else terminal.json_text("value", value))
-    labels = [LIVE_RESPONSE]
-    _play(
-        lambda signal: answer if signal.response_wanted else None, labels, status, delay, group, count, as_json=as_json
-    )
+    options = {"labels": [LIVE_RESPONSE], "group": group}
+    _play(lambda signal: answer if signal.response_wanted else None, options, status, delay, count, as_json=as_json)
 
 
 def _play(
     choose: Callable[[Signal], Answer],
-    labels: list[str],
+    options: dict[str, Any],
     status: int,
     delay: str | None,
-    group: str | None,
     count: int | None,
     *,
     as_json: bool,
 ) -> None:
-    """Answer signals, and print those that are answered, until Ctrl-C or until there were ``count`` of them."""
+    """Answer signals as a ``Responder`` with options, and print them, until Ctrl-C or until there were ``count``."""
     from ackstream import client
 
     seconds = 0.0 if delay is None else terminal.milliseconds("--delay", delay) / 1000
-    if group is not None and count is not None:
+    if options["group"] is not None and count is not None:
         raise InputError(
             "--count does not go with --group: the group would read further signals without answering them. "
             "Leave one of them out."
@@ -259,14 +293,14 @@ def _play(
     terminal.log_warnings()
     with terminal.Interrupts() as interrupts:
         try:
-            responder = client.Responder(terminal.load().kafka, handler=handle, labels=labels, group=group)
+            responder = client.Responder(terminal.load().kafka, handler=handle, **options)
         except client.DittoError as error:
             sentence = f"{error} {error.description or ''}".strip()
             raise (InputError if error.status == 400 else AckstreamError)(sentence) from None  # noqa: PLR2004 - HTTP
         with responder:
             try:
                 terminal.Terminal(stderr=True).print(
-                    terminal.data(f"Answering {', '.join(labels)}. Ctrl-C stops it.", "dim")
+                    terminal.data(f"Answering {', '.join(options['labels'])}. Ctrl-C stops it.", "dim")
                 )
                 # answers that are delayed are sent before the end
                 while not (done.wait(POLL_SECONDS) and not responder.statistics.delayed):
@@ -276,13 +310,17 @@ def _play(
 
 
 def _print(console: terminal.Terminal, signal: Signal, status: int, *, as_json: bool) -> None:
-    topic = signal.envelope.topic
+    from ackstream.client import RecordSignal
+
+    topic, is_record = signal.envelope.topic, isinstance(signal, RecordSignal)
     if as_json:
         known = {name: getattr(signal, name) for name in ("correlation_id", "thing_id")}
         wanted = {name: getattr(signal, name) for name in ("path", "value", "labels")}
-        terminal.echo_json({**known, "topic": str(topic), **wanted, "status": status, "at": signal.timestamp})
+        named = signal.topic if is_record else str(topic)
+        terminal.echo_json({**known, "topic": named, **wanted, "status": status, "at": signal.timestamp})
         return
     asked = " ".join(filter(None, (signal.channel, topic.criterion, topic.action or topic.subject, signal.path)))
+    about = f"{signal.topic}-{signal.partition}-{signal.offset}" if is_record else f"{signal.thing_id}  {asked}"
     labels = ", ".join(signal.labels) or "response"
-    line = f"{terminal.moment(signal.timestamp)}  {signal.correlation_id}  {signal.thing_id}  {asked}"
+    line = f"{terminal.moment(signal.timestamp)}  {signal.correlation_id}  {about}"
     console.print(terminal.data(f"{line}  {escaped(labels)} {status}"))

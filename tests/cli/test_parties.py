@@ -11,6 +11,7 @@ import pytest
 from ackstream import client
 from ackstream.client import Command, Reply, Responder
 from ackstream.protocol.ditto.labels import parse_declared
+from ackstream.settings import Correlate, Settings
 from ackstream.testing import RequestSystem
 from tests.cli.commands import run
 
@@ -23,7 +24,7 @@ class Requests:
     """Makes the responder of a command, and sends requests as soon as it is there."""
 
     def __init__(self) -> None:
-        self.system = RequestSystem()
+        self.system = RequestSystem(Settings(correlate=Correlate(request_topics=("orders",))))
         self.requester = self.system.requester()
         self.replies: list[Reply] = []
         self.send: Callable[[], list[Reply]] = list
@@ -83,6 +84,27 @@ def test_a_group_and_a_number_are_not_taken_together_as_signals_beyond_it_would_
     # the label has no form, so that the command ends
     run("ack", "no label", "--group", "fleet")
     assert requests.group == "fleet"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_records_of_a_topic_are_acknowledged_and_commands_are_not(requests: Requests, as_json: bool) -> None:  # noqa: FBT001
+    def send() -> list[Reply]:
+        record = requests.requester.request_record("orders", b"seven", acks=["fleet:done"], correlation_id="order-7")
+        return [requests.modify("fleet:done"), record]
+
+    requests.send = send
+    options = ["--json"] if as_json else []
+    result = run(
+        "ack", "fleet:done", "--topic", "orders", "--topic", "returns", "--status", "204", "--count", "1", *options
+    )
+    assert result.exit_code == 0, result.output
+    assert [reply.status for reply in requests.replies] == [408, 204]
+    (line,) = result.stdout.splitlines()
+    if as_json:
+        found = json.loads(line)
+        assert (found["topic"], found["correlation_id"], found["value"]) == ("orders", "order-7", "seven")
+    else:
+        assert line.endswith("order-7  orders-0-0  fleet:done 204")
 
 
 def test_a_delayed_answer_comes_when_it_is_due(requests: Requests) -> None:

@@ -42,9 +42,10 @@ class Service:
     """In place of a requester: keeps what was sent and answers as it is told."""
 
     sent: list[Envelope]
+    records: list[dict[str, Any]]
 
     def __init__(self) -> None:
-        self.sent = []
+        self.sent, self.records = [], []
         self.status: int | None = 200
 
     def __call__(self, *_arguments: Any, **_options: Any) -> Service:
@@ -60,6 +61,13 @@ class Service:
         if not read_request(envelope).response_required:
             raise NoReplyExpectedError
         self.sent.append(envelope)
+        return self._replied()
+
+    def send_record(self, **arguments: Any) -> Future[Reply]:
+        self.records.append(arguments)
+        return self._replied()
+
+    def _replied(self) -> Future[Reply]:
         future: Future[Reply] = Future()
         if self.status is None:
             future.set_exception(RequestTimeout("No reply to c-1 came.", "c-1"))
@@ -184,9 +192,47 @@ def test_what_wants_no_answer_is_not_waited_for(service: Service, arguments: lis
     assert len(service.sent) == 1
 
 
+@pytest.mark.parametrize("source", ["file", "stdin"])
+def test_a_record_is_sent_with_its_key_its_headers_and_the_content_of_a_file(
+    service: Service, tmp_path: Path, source: str
+):
+    (tmp_path / "order").write_bytes(b"\x00\xff")
+    options = ["--topic", "orders", "--key", "7", "--ack", "a:b", "--ack", "c:d", "--timeout", "500ms", "-H", "mine=1"]
+    if source == "file":
+        result = run(*options, "--value-file", "order")
+    else:
+        result = run(*options, "--value-file", "-", stdin=b"\x00\xff")
+    assert (result.exit_code, service.sent) == (0, [])
+    assert result.stderr.startswith("200 OK  acknowledgements, ")
+    assert service.records == [
+        {
+            "topic": "orders", "key": b"7", "value": b"\x00\xff", "headers": {"mine": "1"},
+            "acks": ["a:b", "c:d"], "timeout": 0.5,
+        }
+    ]  # fmt: skip
+
+
+def test_a_record_may_have_no_value(service: Service):
+    assert run("--topic", "orders", "--key", "7", "--ack", "a:b").exit_code == 0
+    assert (service.records[0]["value"], service.records[0]["timeout"]) == (None, None)
+
+
+_OF_A_RECORD = "--topic, --key and --value-file are those of a record: name its topic, and omit the thing,"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["--key", "7"], _OF_A_RECORD),
+        (["--value-file", "f", "--ack", "a:b"], _OF_A_RECORD),
+        (["a:b", "--topic", "orders", "--ack", "a:b"], _OF_A_RECORD),
+        (["--topic", "orders", "--file", "f", "--ack", "a:b"], _OF_A_RECORD),
+        (["--topic", "orders", "--live", "--ack", "a:b"], _OF_A_RECORD),
+        (["--topic", "orders", "--no-response", "--ack", "a:b"], _OF_A_RECORD),
+        (["--topic", "orders"], "A record has to request an acknowledgement: name its label with --ack."),
+        (["--topic", "orders", "--ack", "x y"], "--ack is 'x y': a label has 3 to 165 letters"),
+        (["--topic", "orders", "--ack", "a:b", "--timeout", "soon"], "--timeout is 'soon': "),
+        (["--topic", "orders", "--ack", "a:b", "--value-file", "gone"], "The file gone cannot be read: No such file"),
         ([], "Name a thing, such as org.acme:lamp, or a message with --file."),
         (["lamp", "/x", "1"], "A thing id is namespace:name, such as org.acme:lamp; this one is 'lamp'."),
         (["a:b", "x", "1"], "The path is 'x': it must begin with a slash, such as /attributes/on."),
@@ -213,6 +259,7 @@ def test_bad_input_is_a_sentence(service: Service, arguments: list[str], sentenc
     assert sentence.lower() in result.stderr.lower()
     assert "Traceback" not in result.output
     assert not service.sent
+    assert not service.records
 
 
 @pytest.mark.parametrize(
