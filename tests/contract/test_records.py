@@ -68,6 +68,7 @@ def _requests() -> RequestSystem:
     error = {"topic": "org.acme/lamp/things/live/errors", "path": "/", "status": 500, "value": failed}
     system.feed("acks", json.dumps(error | {"headers": {"correlation-id": "l-1"}}).encode())
     system.acknowledge("late", "a:b", thing_id=lamp)
+    system.feed("acks", b"\xff", headers=[("correlation-id", b"late"), ("label", b"a:c")])
     system.feed("signals", b"not JSON", headers=[("correlation-id", b"c-9"), ("kafka_correlationId", bytes(16))])
     system.advance(200)
     return system

@@ -23,16 +23,21 @@ SCHEMAS = Contract().document["components"]["schemas"]
 TAGS = {tag for schema in SCHEMAS.values() for tag in schema.get("properties", {}).get("type", {}).get("enum", ())}
 MEMBERS = {name for schema in SCHEMAS.values() for name in schema.get("properties", {})}
 VALUES = set(re.findall(r'"((?:[a-z]+[_-]?)+)"', str(SCHEMAS | HEADERS).replace("'", '"')))
-OF_OTHERS = {"isolation.level=read_committed", "acks=all", "partitioner=murmur2_random", "in", "headers.correlation-id"}
+OF_OTHERS = {
+    *("isolation.level=read_committed", "acks=all", "partitioner=murmur2_random", "in", "headers.correlation-id"),
+    *("message.timestamp.type=LogAppendTime", "continue", "true", "false", "TOPIC-PARTITION-OFFSET", "Response"),
+    *("ce_", "application/json", "+json", "text/", "content-transfer-encoding"),
+}
+CODES = re.findall(r'(?m)^code = "(.*)"', (ROOT / "ackstream" / "protocol" / "errors.toml").read_text("utf-8"))
 
 
 def test_the_wire_page_names_what_exists() -> None:
-    known = {*FORMATS, *TAGS, *MEMBERS, *HEADERS, *VALUES, *OF_OTHERS, APPLICATION}
+    known = {*FORMATS, *TAGS, *MEMBERS, *HEADERS, *VALUES, *OF_OTHERS, *CODES, APPLICATION}
     known |= {one.name for about in FORMATS.values() for one in about.formats}
     known |= {text for about in FORMATS.values() for one in about.formats for text in one.fixed.values()}
     named = set(re.findall(r"`([^`\n]+)`", WIRE))
     named -= {"c-1", reply_id("c-1", "signals", 3, 1042)}
-    own = {name for name in named if not re.match(r"ackstream |correlate\.|[a-z-]+: ", name)}
+    own = {name for name in named if not re.match(r"ackstream |correlate\.|kafka\.|unknown/unknown/|\d|[a-z-]+: ", name)}
     assert own - known == {DUPLICATE, SESSION_OVER}
     for pair in named - own:
         header, _, text = pair.partition(": ")
@@ -53,7 +58,7 @@ def test_every_type_of_record_that_consumers_and_workers_write_is_on_the_wire_pa
 
 def test_the_page_shows_springs_program_as_it_is_and_names_all() -> None:
     assert f"```java\n{(CLIENTS / 'SpringRequester.java').read_text('utf-8')}```" in LANGUAGES
-    assert set(re.findall(r"clients/(\w+\.java)", LANGUAGES)) == {program.name for program in CLIENTS.iterdir()}
+    assert set(re.findall(r"clients/(\w+\.(?:java|py))", LANGUAGES)) == {program.name for program in CLIENTS.iterdir()}
 
 
 @pytest.mark.parametrize("program", sorted(CLIENTS.iterdir()), ids=lambda program: program.name)
