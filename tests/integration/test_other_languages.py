@@ -1,8 +1,10 @@
-"""The Java programs of docs/clients on the real broker; what they write fits the schemas of the topics, too."""
+"""The programs of docs/clients on the real broker; what they write fits the schemas of the topics, too."""
 
 from __future__ import annotations
 
+import re
 import subprocess
+import sys
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka import KafkaAdminClient
 
 from ackstream.client import Ack, LabelsTakenError, Publisher, Responder, SampleReader, WriterQos
 from ackstream.kafka.topics import ensure_topics
@@ -51,6 +54,8 @@ def run(compiled: tuple[Path, str], kafka: Kafka) -> Run:
 
     def run(program: str, *arguments: str) -> list[str]:
         given = kafka.bootstrap, kafka.topic_prefix, *arguments
+        if program.endswith(".py"):
+            return subprocess.check_output([sys.executable, CLIENTS / program, *given], text=True).splitlines()
         return run_java("clients", program, *given, classes=compiled[0])
 
     return run
@@ -127,6 +132,38 @@ def test_a_party_declares_its_label_and_acknowledges_under_it(
     assert {line.split(" ", 2)[2] for line in lines} == {"/attributes/x 1"}
     assert {"own", of_spring.hex.upper()} < set(ids)
     for topic in ("acks", "declarations"):
+        assert _unfit(kafka, topic) == []
+
+
+@pytest.fixture
+def orders(kafka: Kafka) -> str:
+    """Create a topic of an application; return its real name."""
+    name = f"{kafka.topic_prefix}orders"
+    with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
+        admin.create_topics({name: {"num_partitions": 2, "replication_factor": 1}})
+        admin.wait_for_topics([name])
+    return name
+
+
+def test_orders_are_confirmed_by_record_headers(
+    spark: SparkSession, kafka: Kafka, tmp_path: Path, run: Run, orders: str
+) -> None:
+    labels = ("warehouse:packed", "bank:paid")
+    with (
+        closing(System(kafka, tmp_path, clock=True, request_topics=(re.escape(orders),))) as system,
+        system.correlate(spark),
+        ThreadPoolExecutor() as pool,
+    ):
+        for asks, confirms in (("OrderRequests", "orders.py"), ("orders.py", "OrderRequests")):
+            parties = [
+                pool.submit(run, confirms, "confirm", orders, f"responder-{label}", label, "1") for label in labels
+            ]
+            (reply,) = run(asks, "ask", orders, "order-17", f"by {asks}", *labels)
+            for party in parties:
+                assert [line.split(" ", 2)[2] for line in party.result()] == [f"by {asks}"]
+            assert reply.startswith("200 acknowledgements ")
+            assert all(f'"{label}":{{"status":200,"payload":' in reply for label in labels)
+    for topic in ("acks", "replies"):
         assert _unfit(kafka, topic) == []
 
 
