@@ -21,6 +21,9 @@ All topics are created with `message.timestamp.type=LogAppendTime`: the broker's
 clients write have `compression.type=uncompressed`: producers compress as they like, the broker unpacks. The key
 decides the partition, by the hash of Java's clients, murmur2 ([the wire contract](wire.md)). A header in *italics* may
 be left out. Readers ignore members and headers that they do not know: a later release may add some.
+
+Topics of applications (`correlate.request_topics`, `correlate.ack_topics`) are not among them: how their records ask
+and acknowledge is in [the wire contract](wire.md#records-of-any-kind), too.
 """
 
 
