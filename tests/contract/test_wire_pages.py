@@ -25,7 +25,7 @@ MEMBERS = {name for schema in SCHEMAS.values() for name in schema.get("propertie
 VALUES = set(re.findall(r'"((?:[a-z]+[_-]?)+)"', str(SCHEMAS | HEADERS).replace("'", '"')))
 OF_OTHERS = {
     *("isolation.level=read_committed", "acks=all", "partitioner=murmur2_random", "in", "headers.correlation-id"),
-    *("message.timestamp.type=LogAppendTime", "continue", "true", "false", "TOPIC-PARTITION-OFFSET", "Response"),
+    *("message.timestamp.type=LogAppendTime", "continue", "true", "false", "TOPIC-PARTITION-OFFSET"),
     *("ce_", "application/json", "+json", "text/", "content-transfer-encoding"),
 }
 CODES = re.findall(r'(?m)^code = "(.*)"', (ROOT / "ackstream" / "protocol" / "errors.toml").read_text("utf-8"))
