@@ -21,7 +21,7 @@ from ackstream.connectivity.transports.transport import ExternalMessage
 from ackstream.kafka import clients
 from ackstream.kafka.clients import OF_RECORD, Closing, backoff
 from ackstream.observe.outcomes import Outcomes, RequestOutcome
-from ackstream.protocol.ditto.acknowledgements import read_issued
+from ackstream.protocol.ditto.acknowledgements import is_success, read_issued
 from ackstream.protocol.ditto.connection_rules import SettlementAnswer
 from ackstream.protocol.ditto.correlation_ids import Latest, suffixed
 from ackstream.protocol.ditto.envelopes import Envelope, encode
@@ -146,7 +146,8 @@ class System(Closing):
 def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAnswer | SourceFailure:
     """Return the meaning of an answer, or of the end of the wait (``completed_by``), for settling its message."""
     if answer.topic.criterion == "acks":
-        return SettlementAnswer(statuses(answer))
+        # a quorum may be reached although some have refused
+        return SettlementAnswer((answer.status,) if is_success(answer.status or 0) else statuses(answer))
     status = answer.status or 500
     if completed_by != "response":
         return SourceFailure(status)
@@ -186,8 +187,10 @@ def _replied(asked: InboundRequest, replied: Replied, received: Received, future
 def _decided(waiting: ExitStack, received: Received, future: Future[RequestOutcome]) -> None:
     waiting.close()
     outcome = future.result()
-    if outcome.completed_by in ("error", "invalid"):
+    if outcome.completed_by in ("error", "invalid", "cancelled"):
         received(SourceFailure(outcome.status))
+    elif is_success(outcome.status):
+        received(SettlementAnswer((outcome.status,)))
     else:
         received(SettlementAnswer(tuple(ack.status for ack in outcome.entries)))
 

@@ -192,9 +192,10 @@ def read_outcome(value: bytes, thing_id: str) -> RequestOutcome | None:
     if decided is None or decided.thing_id not in (thing_id, None):
         return None
     status = {ack.label: ack.status for ack in used}
-    entries = [Acknowledgement(label, status.get(label) or REQUEST_TIMEOUT) for label in decided.requested]
+    needed = [label for label in decided.requested if label not in decided.unneeded]
+    entries = [Acknowledgement(label, status.get(label) or REQUEST_TIMEOUT) for label in needed]
     error: Raw | UnsetType = UNSET
-    if decided.completed_by == "invalid" and decided.reply is not UNSET:
+    if decided.completed_by in ("invalid", "cancelled") and decided.reply is not UNSET:
         error = decode(bytes(decided.reply)).value
     elif decided.completed_by in ("error", "response"):
         # the last one ended it

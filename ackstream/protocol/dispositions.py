@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-AckDisposition: TypeAlias = Literal["accepted", "duplicate", "unrequested", "late", "orphan", "undeclared", "invalid"]
+AckDisposition: TypeAlias = Literal[
+    "accepted", "progress", "duplicate", "unrequested", "late", "orphan", "undeclared", "invalid"
+]
 
 ACKNOWLEDGEMENTS: Final[dict[AckDisposition, str]] = {
     "accepted": "it counts",
+    "progress": "its party works on it, and may have asked for more time (status 102)",
     "duplicate": "the label was acknowledged before",
     "unrequested": "its request did not ask for it",
     "late": "the request was decided",
@@ -22,12 +25,13 @@ ACKNOWLEDGEMENTS: Final[dict[AckDisposition, str]] = {
 }
 """Dispositions of acknowledgements, responses and errors: correlate, the table ``acknowledgements``."""
 
-Completion: TypeAlias = Literal["acknowledgements", "response", "timeout", "error", "invalid"]
+Completion: TypeAlias = Literal["acknowledgements", "response", "timeout", "cancelled", "error", "invalid"]
 
 COMPLETIONS: Final[dict[Completion, str]] = {
-    "acknowledgements": "all requested acknowledgements arrived",
+    "acknowledgements": "all requested acknowledgements arrived, or as many as decide its quorum",
     "response": "the single response that the request waits for arrived",
     "timeout": "the deadline passed",
+    "cancelled": "its requester took it back",
     "error": "the twin reported an error",
     "invalid": "the request cannot be accepted",
 }

@@ -86,6 +86,7 @@ class OutcomeRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
     reply_id: str
     reply_topic: str | None
     reply: Raw | UnsetType = UNSET
+    unneeded: list[str] = []
 
 
 class DeadLetterRow(msgspec.Struct, omit_defaults=True, frozen=True):

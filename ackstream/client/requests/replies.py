@@ -32,12 +32,20 @@ Verdict = Literal["not_sent", "no_reply"]
 """The key of its count, too."""
 
 
+_EXPLAINED = {
+    "acknowledgements": "Every requested acknowledgement arrived.",
+    "response": "The response arrived.",
+    "cancelled": "The request was cancelled.",
+}
+
+
 @dataclass(frozen=True)
 class Reply:
     """One reply: its record headers, and the message itself, which is decoded on first access.
 
     ``status`` is of HTTP, ``timestamp`` the broker's time in epoch milliseconds. ``completed_by`` is why the wait
-    ended: ``acknowledgements`` (all arrived), ``response``, ``timeout``, ``error`` or ``invalid``.
+    ended: ``acknowledgements`` (all arrived, or a quorum is decided), ``response``, ``timeout``, ``cancelled``,
+    ``error`` or ``invalid``.
     """
 
     correlation_id: str
@@ -93,10 +101,8 @@ class Reply:
     def explanation(self) -> str:
         """One sentence: why the answer is complete, or why it is not."""
         match self.completed_by:
-            case "acknowledgements":
-                return "Every requested acknowledgement arrived."
-            case "response":
-                return "The response arrived."
+            case "acknowledgements" | "response" | "cancelled":
+                return _EXPLAINED[self.completed_by]
             case "timeout":
                 late = ", ".join(self.missing) or "the response"
                 return f"The deadline passed before this arrived: {late}."

@@ -74,7 +74,7 @@ def of_reply(reply: Reply, command: Envelope, correlation_id: str) -> Response:
     # without a host: the header Host is chosen by the client
     location = PREFIX + quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
     if envelope.topic.criterion == "acks":
-        return _of_acks([*reply.acks.values()], headers, location)
+        return _of_acks([*reply.acks.values()], headers, location, reply.status)
     status = envelope.status or reply.status
     message = envelope.topic.criterion == "messages"
     if message and status == BAD_GATEWAY:
@@ -90,14 +90,14 @@ def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) ->
     headers: dict[str, Any] = {CORRELATION_ID: correlation_id}
     if is_success(outcome.status):
         return accepted(correlation_id)
-    if outcome.completed_by in ("error", "response", "invalid"):
+    if outcome.completed_by in ("error", "response", "invalid", "cancelled"):
         return _answer(outcome.status, headers, outcome.error, JSON_CONTENT_TYPE)
     labels = {entry.label for entry in outcome.entries}
     if outcome.completed_by == "timeout" and len(labels) == 1 and labels <= _SINGLE:
         return of_error(command_timeout(timeout_ms), correlation_id)
     # statuses only, since the client requested no response
-    status, body = http_body(outcome.entries)
-    return _answer(status, headers, body, JSON_CONTENT_TYPE)
+    _, body = http_body(outcome.entries)
+    return _answer(outcome.status, headers, body, JSON_CONTENT_TYPE)
 
 
 def of_list(reply: Reply, url: URL, query: QueryParams, correlation_id: str) -> Response:
@@ -134,12 +134,12 @@ def accepted(correlation_id: str) -> Response:
     return Response(None, ACCEPTED, {CORRELATION_ID: sendable(correlation_id)})
 
 
-def _of_acks(entries: list[Acknowledgement], headers: dict[str, Any], location: str) -> Response:
+def _of_acks(entries: list[Acknowledgement], headers: dict[str, Any], location: str, status: int) -> Response:
     created = None
     for entry in entries:
         if entry.label == TWIN_PERSISTED and entry.status == CREATED:
             entry.headers[_LOCATION] = created = location
-    status, body = http_body(entries)
+    _, body = http_body(entries)
     if len(entries) != 1:
         return _answer(status, headers, body, JSON_CONTENT_TYPE)
     (entry,) = entries

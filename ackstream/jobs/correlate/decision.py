@@ -15,11 +15,11 @@ from ackstream.jobs.correlate.readings import AckReading
 from ackstream.jobs.correlate.state import TWIN_ACKS, Pending, Received, Record
 from ackstream.protocol import errors
 from ackstream.protocol.dispositions import AckDisposition, Completion
-from ackstream.protocol.ditto.acknowledgements import response_to_ack
-from ackstream.protocol.ditto.aggregates import AckText, read_text, write_aggregate, write_text
+from ackstream.protocol.ditto.acknowledgements import OK, PROCESSING, is_success, response_to_ack
+from ackstream.protocol.ditto.aggregates import FAILED_DEPENDENCY, AckText, read_text, write_aggregate, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
-from ackstream.protocol.ditto.requests import foreign_to, response_matches
+from ackstream.protocol.ditto.requests import Request, foreign_to, quorum_reached, response_matches
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 
@@ -75,6 +75,7 @@ class Decision(msgspec.Struct, frozen=True):
     missing: list[str]
     reply: bytes
     aggregate: bool = False
+    unneeded: list[str] = []
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
@@ -82,15 +83,18 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
     :ivar note: why a response does not count, for the text of a later timeout
     :ivar decide: decides the completed request; ``None``: it stays open
+    :ivar extended: the deadlines of labels whose parties have asked for more time
     """
 
     received: list[Disposed]
     note: str | None = None
     decide: Decide | None = None
+    extended: dict[str, int] = {}
 
 
-def apply(pending: Pending, reading: AckReading, record: Record) -> Applied:
+def apply(pending: Pending, reading: AckReading, record: Record, longest_ms: int) -> Applied:
     """Apply a record to an open request. Raises DittoError if a header of a response has the wrong type."""
+    # ``longest_ms``: no label is awaited for longer
     answer, of_twin = reading.envelope, record.source == TWIN_ACKS
     reason = foreign_to(pending.request, reading.topic, {} if answer is None else answer.headers)
     if reading.kind != "acks" and of_twin != (pending.request.kind in TWIN_KINDS):
@@ -98,11 +102,11 @@ def apply(pending: Pending, reading: AckReading, record: Record) -> Applied:
     if reason is not None:
         return Applied([(received, "invalid") for received in reading.received], reason)
     if answer is None:
-        return _acknowledge(pending, reading.received)
+        return _acknowledge(pending, reading.received, longest_ms)
     # a subscriber's error is a response, the twin's is not
     if reading.kind == "error" and of_twin:
         return _fail(answer, *reading.received)
-    return _respond(pending, answer, record)
+    return _respond(pending, answer, record, longest_ms)
 
 
 def time_out(pending: Pending) -> Decision:
@@ -114,20 +118,54 @@ def time_out(pending: Pending) -> Decision:
     return _refuse(pending, "timeout", list(request.awaited), error, read_text(pending.headers))
 
 
-def _acknowledge(pending: Pending, acks: list[Received]) -> Applied:
-    """Count the first acknowledgement of each awaited label."""
-    awaited, arrived = pending.request.awaited, list(pending.received)
+def cancel(pending: Pending) -> Decision:
+    """Decide a request that its requester has taken back."""
+    missing = missing_of(pending.request.awaited, pending.received)
+    return _refuse(pending, "cancelled", missing, errors.request_cancelled(), read_text(pending.headers))
+
+
+def _acknowledge(pending: Pending, acks: list[Received], longest_ms: int) -> Applied:
+    """Count the first acknowledgement of each awaited label, and give time to those that report progress."""
+    request, arrived, extended = pending.request, list(pending.received), pending.extended.copy()
+    end = pending.started_at + longest_ms
     disposed: list[Disposed] = []
     for received in acks:
-        found = disposition(received.label, awaited, arrived)
-        if found == "accepted":
+        found, label = disposition(received.label, request.awaited, arrived), received.label or ""
+        at, until = received.timestamp, extended.get(label, pending.deadline_of(label))
+        if found == "accepted" and at > until:
+            found = "late"
+        elif found == "accepted" and received.status == PROCESSING:
+            found = "progress"
+            if received.extend:
+                extended[label] = max(until, min(at + received.extend, end))
+        elif found == "accepted":
             arrived.append(received)
         disposed.append((received, found))
-    complete = pending.request.waits_for_acks and len(arrived) == len(awaited)
-    return Applied(disposed, None, ACKNOWLEDGED if complete else None)
+    if not request.waits_for_acks:
+        return Applied(disposed, extended=extended)
+    missing = missing_of(request.awaited, arrived)
+    if not missing or _reached(request, arrived) is not None:
+        return Applied(disposed, None, ACKNOWLEDGED)
+    now = acks[0].timestamp if acks else pending.started_at
+    over = extended and all(now > extended.get(label, pending.deadline_of(label)) for label in missing)
+    return Applied(disposed, None, time_out if over else None, extended)
 
 
-def _respond(pending: Pending, response: Envelope, record: Record) -> Applied:
+def missing_of(awaited: Iterable[str], arrived: Iterable[Received]) -> list[str]:
+    """Return the awaited labels that have not answered, in their order."""
+    labels = {received.label for received in arrived}
+    return [label for label in awaited if label not in labels]
+
+
+def _reached(request: Request, arrived: Iterable[Received]) -> bool | None:
+    """Return whether the quorum of a request is reached (``False``: never); ``None``: it is open, or there is none."""
+    if request.quorum is None:
+        return None
+    positive = {ack.label or "": is_success(ack.status) for ack in arrived}
+    return quorum_reached(request.quorum, request.awaited, positive)
+
+
+def _respond(pending: Pending, response: Envelope, record: Record, longest_ms: int) -> Applied:
     request = pending.request
     ack = response_to_ack(request, response)
     invalid = response_matches(request, response) if request.live else None
@@ -138,7 +176,7 @@ def _respond(pending: Pending, response: Envelope, record: Record) -> Applied:
     plain = partial(_plain, status=ack.status, response=response)
     if not request.waits_for_acks:
         return Applied([(received, "accepted")], None, plain)
-    applied = _acknowledge(pending, [received])
+    applied = _acknowledge(pending, [received], longest_ms)
     if applied.decide is not None and request.awaited in SINGLE:
         return Applied(applied.received, None, plain)
     return applied
@@ -178,7 +216,7 @@ def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
             excess -= _weight(ack) - _weight(note)
         status, reply = _write(pending, [notes.get(ack.label, ack) for ack in acks])
         if len(reply) <= limit:
-            return Decision(status, decision.completed_by, decision.missing, reply)
+            return msgspec.structs.replace(decision, status=status, reply=reply)
     error, headers = errors.reply_too_large(len(decision.reply), limit), {"correlation-id": pending.correlation_id}
     return _refuse(pending, decision.completed_by, decision.missing, error, headers)
 
@@ -201,19 +239,29 @@ def _aggregate(pending: Pending, completed_by: Completion) -> Decision:
     status, reply = _write(pending, found)
     # a label that was acknowledged with a 408 counts as missing, too
     missing = [ack.label or "" for ack in found if ack.status == REQUEST_TIMEOUT]
-    return Decision(status, completed_by, missing, reply, aggregate=True)
+    named = {ack.label for ack in found}
+    unneeded = [label for label in pending.request.awaited if label not in named]
+    return Decision(status, completed_by, missing, reply, aggregate=True, unneeded=unneeded)
 
 
 ACKNOWLEDGED = partial(_aggregate, completed_by="acknowledgements")
 
 
 def _entries(pending: Pending) -> list[Ack]:
-    return entries(pending.request.awaited, pending.received, pending.correlation_id, pending.request.timeout_ms)
+    request, awaited = pending.request, pending.request.awaited
+    if _reached(request, pending.received) is not None:
+        # the others are not needed
+        missing = missing_of(awaited, pending.received)
+        awaited = tuple([label for label in awaited if label not in missing])
+    return entries(awaited, pending.received, pending.correlation_id, request.timeout_ms)
 
 
 def _write(pending: Pending, acks: list[Ack]) -> tuple[int, bytes]:
-    request = pending.request
-    return write_aggregate(acks, thing_id=request.thing_id, channel=request.channel, headers=pending.headers)
+    request, status = pending.request, None
+    if request.quorum is not None and len(request.awaited) > 1:
+        status = OK if _reached(request, pending.received) else FAILED_DEPENDENCY
+    own = {"thing_id": request.thing_id, "channel": request.channel, "headers": pending.headers}
+    return write_aggregate(acks, **own, status=status)
 
 
 def _plain(pending: Pending, status: int, response: Envelope, completed_by: Completion = "response") -> Decision:

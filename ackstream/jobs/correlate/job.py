@@ -160,7 +160,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     number, name = F.lit(0), F.lit(None).cast("string")
     if further := [*topics.requests, *topics.answers]:
         of_application = topic.isin(*further)
-        asks = topic.isin(*topics.requests) & _has_header(*ASKING)
+        asks = topic.isin(*topics.requests) & _has_header(*ASKING, record_headers.CANCEL)
         # all others are none of the job's business, and their values may look like anything
         stream = stream.where(
             ~of_application | asks | (topic.isin(*topics.answers) & _has_header(record_headers.LABEL))

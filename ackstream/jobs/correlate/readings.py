@@ -20,7 +20,7 @@ from ackstream.jobs.correlate.state import ACKS, Pending, Received, Record
 from ackstream.kafka.clients import MAX_RECORD_BYTES, connect_admin
 from ackstream.kafka.topics import LIMITED, largest_records, replicas, system_topics
 from ackstream.protocol import errors, ledger, record_headers
-from ackstream.protocol.ditto.acknowledgements import read_issued
+from ackstream.protocol.ditto.acknowledgements import PROCESSING, extension, read_issued
 from ackstream.protocol.ditto.aggregates import answered, read_shaped, read_single, write_text
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import Envelope, decode
@@ -285,7 +285,8 @@ class RecordReader:
         if not pending.started_at <= time <= pending.deadline or (single := read_single(value, key)) is None:
             return None
         thing_id, label, status, payload, headers, weak = single
-        if thing_id != (request.thing_id or UNKNOWN_THING) or label not in request.awaited:
+        unusual = status == PROCESSING or request.quorum is not None or pending.extended
+        if unusual or thing_id != (request.thing_id or UNKNOWN_THING) or label not in request.awaited:
             return None
         for received in pending.received:
             if received.label == label:
@@ -305,11 +306,14 @@ class RecordReader:
             raise errors.correlation_id_missing()
         if envelope is None:
             ack, codec = read_record_ack(record.headers, key, value)
-            return AckReading(key, "acks", _OF_RECORDS, [Received.of(record, write_text(ack), codec=codec)])
+            received = [Received.of(record, write_text(ack), 0, codec, extension(ack))]
+            return AckReading(key, "acks", _OF_RECORDS, received)
         topic = envelope.topic
         if topic.criterion == "acks":
             acks = read_issued(envelope, built_in=record.source != ACKS)
-            received = [Received.of(record, write_text(ack), index) for index, ack in enumerate(acks)]
+            received = [
+                Received.of(record, write_text(ack), index, None, extension(ack)) for index, ack in enumerate(acks)
+            ]
             return AckReading(key, "acks", topic, received)
         if topic.criterion == "errors":
             return AckReading(key, "error", topic, [Received.whole(record, envelope, None)], envelope)

@@ -16,13 +16,13 @@ import numpy as np
 from msgspec import UNSET, Raw
 
 from ackstream.jobs.correlate.readings import InvalidRequestError
-from ackstream.jobs.correlate.state import SIGNALS, Record
+from ackstream.jobs.correlate.state import SIGNALS, Received, Record
 from ackstream.observe.metrics import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
 from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.correlation_ids import is_too_long
 from ackstream.protocol.ditto.record_requests import ACK_HEADERS, REQUEST_HEADERS
-from ackstream.protocol.errors import DittoError, internal_error
+from ackstream.protocol.errors import DittoError, internal_error, request_cancelled
 from ackstream.protocol.ledger import AckRow, DeadLetterRow, LedgerRecord, OutcomeRow, SignalRow
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ackstream.jobs.correlate.decision import Decision, Disposed
     from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, Destination, ReplyAddress
-    from ackstream.jobs.correlate.state import Pending, Received
+    from ackstream.jobs.correlate.state import Pending
     from ackstream.observe.metrics import Metric, Tally
     from ackstream.protocol.dispositions import AckDisposition
     from ackstream.protocol.ditto.topics import TopicPath
@@ -57,6 +57,7 @@ class _Header(msgspec.Struct):
 # Spark's to_json writes binary as base64, which is how msgspec reads bytes
 _headers = msgspec.json.Decoder(list[_Header]).decode
 _USED = {
+    record_headers.CANCEL,
     *REQUEST_HEADERS,
     *ACK_HEADERS,
     record_headers.REPLY_ID,
@@ -136,6 +137,7 @@ class Writer:
         outcome = OutcomeRow(
             key, request.thing_id, decision.status, decision.completed_by, request.awaited, decision.missing, started,
             decided_at, decided_at - started, pending.reply_id, topic, UNSET if reply is None else Raw(reply),
+            decision.unneeded,
         )  # fmt: skip
         acks = [self._ack(key, received, "accepted", started) for received in pending.received]
         if reply is not None:
@@ -199,6 +201,12 @@ class Writer:
                 row = self._ack(correlation_id, received, disposition, started, note)
                 self._ledger(correlation_id, LedgerRecord("ack", row.id, *self._written, acks=[row]))
                 self.figures.dispositions[row.disposition] += 1
+
+    def late_cancel(self, record: Record, disposition: AckDisposition) -> None:
+        """Record a cancellation that fits no open request, as an answer without a label."""
+        status, at = request_cancelled().status, record.timestamp
+        own = (record.partition, record.offset, 0, False, record.source, record.topic)
+        self.unused(record.correlation_id or "", [(Received(None, status, None, b"{}", at, *own), disposition)], None)
 
     def unmatched(self, reading: AckReading, disposition: AckDisposition) -> None:
         """Record all acknowledgements of a record that belongs to no open request."""

@@ -43,7 +43,7 @@ from ackstream.jobs.correlate.state import (
 from ackstream.observe.metrics import EARLY_ACKS, Tally
 from ackstream.protocol.dispositions import AckDisposition
 from ackstream.protocol.ledger import SignalRow
-from ackstream.protocol.record_headers import REPLY_ID
+from ackstream.protocol.record_headers import CANCEL, REPLY_ID
 from ackstream.settings import Correlate
 from ackstream.spark.pieces import PieceEntry, PieceStore
 from ackstream.spark.records import BUDGET, Share, Shelf, guarded
@@ -72,7 +72,7 @@ class CorrelateShard:
         :param store: for open requests that are idle for long; ``None``: all are in the state
         """
         self._topics, self._reply_bytes = topics, topics.value_bytes
-        self._reader = RecordReader(limits, topics)
+        self._reader, self._longest_ms = RecordReader(limits, topics), limits.max_timeout
         self._writer = writer
         self._orphan_hold_ms = limits.orphan_hold
         self._recent_memory_ms = limits.recent_memory
@@ -190,7 +190,10 @@ class CorrelateShard:
     def _process(self, record: Record, *, early: bool = False) -> None:
         """Decide a record; ``early``: an answer that was held for its request, which is open now."""
         if (role := record.role) == SIGNALS:
-            self._open(record)
+            if record.headers and CANCEL in record.headers and record.value is None:
+                self._cancel(record)
+            else:
+                self._open(record)
         elif role != DECLARATIONS:
             pending = self._pending.opened.get(record.correlation_id)
             if pending is None or self._refuses or (received := self._reader.usual_ack(record, pending)) is None:
@@ -219,6 +222,18 @@ class CorrelateShard:
             if held := self._held.take(record.hash):
                 self._following.append((self._early(key, held), partial(self._process, early=True)))
 
+    def _cancel(self, record: Record) -> None:
+        """End the wait of a request that its requester takes back; one that it does not fit is recorded."""
+        pending = self._pending.opened.get(record.correlation_id)
+        identity = str(record.headers[CANCEL], "utf-8", "replace")
+        if pending is not None and pending.reply_id != identity and pending.successors:
+            # it may be for a later use of the id
+            pending.successors.append(record)
+        elif pending is not None and pending.reply_id == identity and record.timestamp <= pending.deadline:
+            self._close(pending, decision.cancel, record.timestamp)
+        else:
+            self._writer.late_cancel(record, "late" if record.timestamp <= self._claimed else "orphan")
+
     def _early(self, key: str, held: Iterable[PieceEntry]) -> Iterator[Record]:
         """Return the early answers to a request, in their order."""
         share = Share[Record]()
@@ -236,11 +251,15 @@ class CorrelateShard:
         key = reading.correlation_id
         judged = (None if early else self._barred(reading, record)) or self._match(record)
         if isinstance(judged, Pending):
-            applied = decision.apply(judged, reading, record)
+            applied = decision.apply(judged, reading, record, self._longest_ms)
             self._writer.unused(key, applied.received, judged, applied.note)
             # nothing fails from here on
             judged.received += [received for received, found in applied.received if found == "accepted"]
             judged.note = applied.note or judged.note
+            if applied.extended:
+                judged.extended = applied.extended
+                missing = decision.missing_of(judged.request.awaited, judged.received)
+                judged.deadline = max(map(judged.deadline_of, missing), default=judged.deadline)
             if applied.decide is not None:
                 self._close(judged, applied.decide, max(record.timestamp, judged.started_at))
         elif judged == "held":

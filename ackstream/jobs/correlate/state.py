@@ -82,6 +82,7 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     source: int = ACKS
     topic: str | None = None
     codec: str | None = None
+    extend: int = 0
 
     @property
     def place(self) -> str:
@@ -89,12 +90,12 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return f"{self.topic}-{self.partition}-{self.offset}"
 
     @classmethod
-    def of(cls, record: Record, ack: AckText, index: int = 0, codec: str | None = None) -> Received:
+    def of(cls, record: Record, ack: AckText, index: int = 0, codec: str | None = None, extend: int = 0) -> Received:
         """Combine an acknowledgement with the coordinates of its record."""
         data = None if ack.payload is msgspec.UNSET else bytes(ack.payload)
         # a starred call would cost as much as all else here
         at, partition, offset = record.timestamp, record.partition, record.offset
-        own = (record.source, record.topic, codec)
+        own = (record.source, record.topic, codec, extend)
         return cls(ack.label, ack.status, data, ack.headers, at, partition, offset, index, ack.weak, *own)
 
     @classmethod
@@ -125,6 +126,12 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     headers: bytes = b"{}"
     # of the reply topic; None: any
     reply_partition: int | None = None
+    # deadlines of labels whose parties have asked for more time; ``deadline`` is the latest of those that are missing
+    extended: dict[str, int] = {}
+
+    def deadline_of(self, label: str) -> int:
+        """Return the deadline of a label."""
+        return self.extended.get(label, self.started_at + self.request.timeout_ms)
 
 
 class PendingHead(msgspec.Struct, array_like=True):

@@ -16,8 +16,11 @@ from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN, Envelope,
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, check_declared, parse_declared, parse_label
 from ackstream.protocol.ditto.requests import Request, message_headers
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
 
+PROCESSING = 102
+"""The status of progress (RFC 2518): the party is at work, and its answer will follow."""
 OK = 200
 INTERNAL_ERROR = 500
 ResponseType = Literal["response", "nack", "error"]
@@ -40,6 +43,12 @@ class Acknowledgement(msgspec.Struct):
     def weak(self) -> bool:
         """Return whether the system issued it because the signal does not concern the party."""
         return self.headers.get(names.WEAK_ACK) is True
+
+
+def extension(ack: Acknowledgement) -> int:
+    """Return how much more time, in milliseconds, a party that reports progress asks for. Raises 400."""
+    text = ack.headers.get(names.EXTEND) if ack.status == PROCESSING else None
+    return 0 if text is None else Duration.parse(str(text)).milliseconds
 
 
 SUCCESSES = frozenset(range(OK, 300))

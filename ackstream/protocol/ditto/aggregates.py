@@ -26,7 +26,15 @@ from ackstream.protocol.ditto.envelopes import (
     decode,
     raw,
 )
-from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS, ORIGINATOR, TEXTS, reply_headers
+from ackstream.protocol.ditto.headers import (
+    ACK_QUORUM,
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    DEFINITIONS,
+    ORIGINATOR,
+    TEXTS,
+    reply_headers,
+)
 from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.topics import UNKNOWN_THING, TopicPath
@@ -77,12 +85,17 @@ def combined_status(statuses: Sequence[int]) -> int:
 
 
 def write_aggregate(
-    entries: Sequence[Any], *, thing_id: str | None, channel: str | None, headers: Raw | bytes
+    entries: Sequence[Any],
+    *,
+    thing_id: str | None,
+    channel: str | None,
+    headers: Raw | bytes,
+    status: int | None = None,
 ) -> tuple[int, bytes]:
     """Write an aggregate; return its status and its text. If a label occurs twice, the last entry stays."""
     # ``entries``: AckText, or others with its fields, whose payload may be None; ``thing_id``: None if unknown;
-    # ``channel``: live, or anything else for twin; ``headers``: headers_text() of the request
-    status = combined_status([ack.status for ack in entries])
+    # ``channel``: live, or anything else for twin; ``headers``: headers_text() of the request; ``status``: of a quorum
+    status = status or combined_status([ack.status for ack in entries])
     if len(entries) == 1:
         headers = raw(read_text(entries[0].headers) | read_text(headers))
     namespace, _, name = (thing_id or UNKNOWN_THING).partition(":")
@@ -268,7 +281,7 @@ def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bo
     # and whether one names the sender
     texts = tuple(name for name in names if name in TEXTS or name not in DEFINITIONS)
     typed = tuple(name for name in names if name not in texts and name != CORRELATION_ID)
-    spelled = all(name in DEFINITIONS or name.lower() not in DEFINITIONS for name in names)
+    spelled = all(name in DEFINITIONS or name.lower() not in (*DEFINITIONS, ACK_QUORUM) for name in names)
     return texts, typed, spelled, ORIGINATOR in names
 
 

@@ -22,7 +22,7 @@ from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, ackno
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN, check_depth, check_parts, raw
 from ackstream.protocol.ditto.labels import parse_declared
-from ackstream.protocol.ditto.requests import Request, expectation
+from ackstream.protocol.ditto.requests import Request, expectation, read_quorum
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import UNREADABLE
 
@@ -36,13 +36,14 @@ _REQUEST = {
     names.REQUESTED_ACKS: record_headers.CE_REQUESTED_ACKS,
     names.TIMEOUT: record_headers.CE_TIMEOUT,
     names.RESPONSE_REQUIRED: "",
+    names.ACK_QUORUM: "",
     names.CONTENT_TYPE: "",
 }
 """The record headers of a request, and their names in a CloudEvent, if they have one there."""
 ASKING = (names.REQUESTED_ACKS, record_headers.CE_REQUESTED_ACKS)
 """The headers that make a record a request."""
 REQUEST_HEADERS = frozenset([*_REQUEST, *filter(None, _REQUEST.values())])
-ACK_HEADERS = frozenset([record_headers.LABEL, record_headers.STATUS, names.CONTENT_TYPE, names.WEAK_ACK])
+ACK_HEADERS = frozenset([record_headers.LABEL, record_headers.STATUS, names.CONTENT_TYPE, names.WEAK_ACK, names.EXTEND])
 """The record headers of either that are read here."""
 _STATUS = re.compile("[0-9]{3}")
 _TRANSFER_ENCODING = {"content-transfer-encoding": "base64"}
@@ -66,8 +67,8 @@ def read_record(
         raise errors.header_invalid(names.REQUESTED_ACKS, "The header 'requested-acks' has no label.")
     required, timeout = headers.get(names.RESPONSE_REQUIRED), headers.get(names.TIMEOUT)
     expected = expectation("record", labels, required, timeout, default_timeout_ms, max_timeout_ms)
-    repeated = names.request_reply_headers(headers)
-    return Request(None, "live", "record", *expected, repeated, RECORDS, None, None, "/"), headers
+    own = (names.request_reply_headers(headers), RECORDS, None, None, "/", read_quorum(headers, expected[0]))
+    return Request(None, "live", "record", *expected, *own), headers
 
 
 def read_record_ack(
@@ -85,8 +86,9 @@ def read_record_ack(
     _check_length(names.CONTENT_TYPE, kind)
     payload, codec = write_value(value, kind)
     headers = {names.CORRELATION_ID: correlation_id} | ({names.CONTENT_TYPE: kind} if kind else {})
-    if weak := given.get(names.WEAK_ACK):
-        headers[names.WEAK_ACK] = str(weak, "utf-8", "replace")
+    for name in (names.WEAK_ACK, names.EXTEND):
+        if value_of := given.get(name):
+            headers[name] = str(value_of, "utf-8", "replace")
     headers |= _TRANSFER_ENCODING if codec == "base64" else {}
     return acknowledgement(parse_declared(label), int(status or OK), payload, headers), codec
 

@@ -7,12 +7,14 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregatorActorStarter`` as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from ackstream.protocol import errors
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto import signal_defaults as defaults
 from ackstream.protocol.ditto.envelopes import Envelope
@@ -26,8 +28,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The parts of a command or message that correlation needs.
 
     ``thing_id`` is ``None`` if it does not concern a thing; ``channel`` is ``twin`` or ``live``; ``awaited`` are the
-    awaited labels, in order, without duplicates; ``headers`` are those of an answer. The remaining fields describe the
-    command, so that responses can be compared with it.
+    awaited labels, in order, without duplicates; ``headers`` are those of an answer. The next fields describe the
+    command, so that responses can be compared with it. ``quorum``: see :func:`read_quorum`.
     """
 
     thing_id: str | None
@@ -42,6 +44,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
     action: str | None
     subject: str | None
     path: str
+    quorum: dict[str, int] | None = None
 
     @property
     def awaits(self) -> bool:
@@ -91,7 +94,54 @@ def read_request(
         reply[names.CHANNEL] = "live"
     thing_id, channel = topic.thing_id if topic.group == "things" else None, "live" if live else "twin"
     compared = (topic.criterion, topic.action, topic.subject, envelope.path)
-    return Request(thing_id, channel, kind, *expected, reply, *compared)
+    return Request(thing_id, channel, kind, *expected, reply, *compared, read_quorum(user, expected[0]))
+
+
+def group_of(label: str) -> str:
+    """Return the group of a label in a quorum: the part before its first colon."""
+    return label.partition(":")[0]
+
+
+def read_quorum(headers: Mapping[str, Any], labels: Sequence[str]) -> dict[str, int] | None:
+    """Return how many of the awaited labels have to be positive, by their group; ``None``: all of them.
+
+    The header ``ack-quorum`` is a number, of all labels (the group ``""``), or a JSON object of numbers by group: of
+    groups that it does not name, all. Raises DittoError 400: a number is below 1, or above that of the group's labels.
+    """
+    if (text := headers.get(names.ACK_QUORUM)) is None:
+        return None
+    try:
+        given = _decode_quorum(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        given = {}
+    numbers = {"": given} if isinstance(given, int) else given
+    sizes = Counter(map(group_of, labels)) if isinstance(given, dict) else {"": len(labels)}
+    if not numbers or not all(1 <= number <= sizes.get(group, 0) for group, number in numbers.items()):
+        raise errors.header_invalid(
+            names.ACK_QUORUM,
+            f"The value '{shown(text)}' of the header '{names.ACK_QUORUM}' fits no quorum of the requested labels.",
+            "Give a number from 1 to that of the labels, or a JSON object of such numbers by the part of the labels "
+            "before their first colon.",
+        )
+    return numbers
+
+
+_decode_quorum = msgspec.json.Decoder(int | dict[str, int]).decode
+
+
+def quorum_reached(quorum: Mapping[str, int], labels: Sequence[str], positive: Mapping[str, bool]) -> bool | None:
+    """Return whether a quorum is reached, given which of the labels that have answered are positive.
+
+    ``False``: it cannot be reached any more; ``None``: that is open.
+    """
+    groups = {label: "" if "" in quorum else group_of(label) for label in labels}
+    sizes = Counter(groups.values())
+    wanted = {group: quorum.get(group, size) for group, size in sizes.items()}
+    reached = Counter(groups[label] for label, good in positive.items() if good and label in groups)
+    refused = Counter(groups[label] for label, good in positive.items() if not good and label in groups)
+    if any(sizes[group] - refused[group] < number for group, number in wanted.items()):
+        return False
+    return True if all(reached[group] >= number for group, number in wanted.items()) else None
 
 
 # a producer's requests differ in their ids, rarely in these headers

@@ -1,0 +1,360 @@
+"""The life of a request: progress, quorums, cancellations; of commands and of records of any kind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ackstream.jobs.correlate.state import SIGNALS, Record
+from ackstream.protocol.ledger import reply_id
+from tests.jobs.correlate.shards import Log, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SECOND = 1000
+HORIZON = 4_000 * SECOND
+LABELS = ["bank:booked", "stock:packed", "stock:sent"]
+ENCODINGS = ["command", "record"]
+
+
+@dataclass
+class Requests:
+    """Writes requests, answers and cancellations in one encoding."""
+
+    encoding: str
+    log: Log = field(default_factory=Log)
+    offsets: int = 0
+
+    def ask(self, time: int, key: str = "c", labels: Sequence[str] = ("a-ack", "b-ack"), **headers: Any) -> Record:
+        if self.encoding == "command":
+            return self.log.command(time, key, requested_acks=list(labels), **headers)
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in headers.items()}
+        return self.log.order(time, key, requested_acks=json.dumps(list(labels)), **texts)
+
+    def ack(self, time: int, label: str, status: int = 200, key: str = "c", **headers: str) -> Record:
+        if self.encoding == "command":
+            return self.log.ack(time, label, status, key, **headers)
+        return self.log.confirmation(time, label, status, key, **headers)
+
+    def identity(self, request: Record) -> str:
+        topic = request.topic or "signals"
+        return reply_id(request.correlation_id or "", topic, request.partition, request.offset)
+
+    def cancel(self, time: int, request: Record, identity: str | None = None) -> Record:
+        headers, key = {"cancel": identity or self.identity(request)}, request.correlation_id
+        if self.encoding == "command":
+            return self.log.record(SIGNALS, time, key, None, **headers)
+        return self.log.of_application(SIGNALS, time, key, None, "orders", **headers)
+
+
+@pytest.fixture(params=ENCODINGS)
+def requests(request: pytest.FixtureRequest) -> Requests:
+    return Requests(request.param)
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+def statuses(reply: dict[str, Any]) -> dict[str, int]:
+    return {label: entry["status"] for label, entry in reply["value"].items()}
+
+
+def ends(run: Run) -> list[tuple[int, str]]:
+    return [(outcome["status"], outcome["completed_by"]) for outcome in run.outcomes()]
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_no_answer_and_moves_no_deadline_by_itself(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, labels=["a-ack"], timeout="10s"), requests.ack(5_000, "a-ack", 102))
+    assert (run.acks(), run.next_timeout) == ([("a-ack", "progress")], 10_000)
+    run.feed(watermark=10_001)
+    assert ends(run) == [(408, "timeout")]
+
+
+def test_a_party_that_asks_for_time_gets_it_from_its_own_record_on(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, labels=["a-ack"], timeout="10s"), requests.ack(5_000, "a-ack", 102, extend="30s"))
+    assert run.next_timeout == 35_000
+    run.feed(watermark=35_000)
+    run.feed(requests.ack(35_000, "a-ack"))
+    assert ends(run) == [(200, "acknowledgements")]
+
+
+def test_time_is_never_taken_away_and_ends_with_the_longest_timeout(requests: Requests) -> None:
+    run = Run(max_timeout="1m")
+    run.feed(requests.ask(0, labels=["a-ack"], timeout="10s"), requests.ack(1_000, "a-ack", 102, extend="1s"))
+    assert run.next_timeout == 10_000
+    run.feed(requests.ack(9_000, "a-ack", 102, extend="2h"))
+    assert run.next_timeout == 60_000
+
+
+def test_the_time_of_one_label_is_not_that_of_another(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, timeout="10s"), requests.ack(5_000, "a-ack", 102, extend="30s"))
+    run.feed(requests.ack(12_000, "b-ack"), watermark=11_000)
+    assert run.acks()[-1] == ("b-ack", "late")
+    run.feed(requests.ack(20_000, "a-ack"))
+    (reply,) = run.replies()
+    assert (reply["completed-by"], statuses(reply)) == ("timeout", {"a-ack": 200, "b-ack": 408})
+    assert run.outcomes()[0]["decided_at"] == 20_000
+
+
+def test_after_the_answer_of_the_one_with_more_time_the_others_have_theirs(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, timeout="10s"), requests.ack(5_000, "a-ack", 102, extend="30s"))
+    run.feed(requests.ack(6_000, "a-ack"))
+    assert run.next_timeout == 10_000
+    run.feed(watermark=10_001)
+    assert ends(run) == [(424, "timeout")]
+
+
+def test_progress_after_the_deadline_is_late(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, labels=["a-ack"], timeout="10s"), watermark=10_001)
+    run.feed(requests.ack(11_000, "a-ack", 102, extend="30s"))
+    assert run.acks() == [("a-ack", "late")]
+
+
+@pytest.mark.parametrize("extend", ["soon", "-1s", ""])
+def test_an_invalid_extension_becomes_a_dead_letter(run: Run, requests: Requests, extend: str) -> None:
+    run.feed(requests.ask(0, labels=["a-ack"], timeout="10s"), requests.ack(1_000, "a-ack", 102, extend=extend))
+    if extend or requests.encoding == "command":
+        assert len(run.reasons()) == 1
+    assert run.next_timeout == 10_000
+
+
+# -- quorums -----------------------------------------------------------------------------------------------------------
+
+QUORUMS: list[tuple[Any, dict[str, int], bool | None]] = [
+    (2, {"bank:booked": 200}, None),
+    (2, {"bank:booked": 200, "stock:sent": 200}, True),
+    (2, {"bank:booked": 409, "stock:sent": 200}, None),
+    (2, {"bank:booked": 409, "stock:sent": 500}, False),
+    (1, {"stock:packed": 204}, True),
+    (3, {"stock:packed": 404}, False),
+    ({"stock": 1}, {"stock:sent": 200}, None),
+    ({"stock": 1}, {"stock:sent": 200, "bank:booked": 200}, True),
+    ({"stock": 1}, {"stock:sent": 409, "bank:booked": 200}, None),
+    ({"stock": 1}, {"bank:booked": 409}, False),
+    ({"stock": 2, "bank": 1}, {"stock:sent": 409}, False),
+]
+
+
+@pytest.mark.parametrize(("quorum", "answers", "reached"), QUORUMS)
+def test_a_quorum_ends_the_wait_once_it_is_decided(
+    run: Run,
+    requests: Requests,
+    quorum: Any,
+    answers: dict[str, int],
+    reached: bool | None,  # noqa: FBT001
+) -> None:
+    run.feed(requests.ask(0, labels=LABELS, timeout="10s", ack_quorum=quorum))
+    run.feed(*(requests.ack(1_000 + n, label, status) for n, (label, status) in enumerate(answers.items())))
+    run.feed(watermark=10_001)
+    (reply,) = run.replies()
+    (outcome,) = run.outcomes()
+    missing = [label for label in LABELS if label not in answers]
+    if reached is None:
+        assert (reply["status"], reply["completed-by"], outcome["missing"]) == (424, "timeout", missing)
+        assert statuses(reply) == {label: answers.get(label, 408) for label in LABELS}
+        assert "unneeded" not in outcome
+    else:
+        assert (reply["status"], reply["completed-by"]) == (200 if reached else 424, "acknowledgements")
+        assert statuses(reply) == {label: answers[label] for label in LABELS if label in answers}
+        assert (outcome["missing"], outcome.get("unneeded", [])) == ([], missing)
+    assert json.loads(reply["headers"]["ack-quorum"]) == quorum
+
+
+@pytest.mark.parametrize(
+    "quorum", [0, 4, -1, "two", "1.5", True, [], {}, {"other": 1}, {"stock": 3}, {"stock": 0}, {"stock": "1"}, {"": 1}]
+)
+def test_an_impossible_quorum_is_refused(run: Run, requests: Requests, quorum: Any) -> None:
+    run.feed(requests.ask(0, labels=LABELS, ack_quorum=quorum))
+    assert ends(run) == [(400, "invalid")]
+    assert "ack-quorum" in run.reasons()[0]
+
+
+def test_a_later_answer_to_a_decided_quorum_is_late(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, labels=LABELS, ack_quorum=1), requests.ack(1_000, "bank:booked"))
+    run.feed(requests.ack(1_001, "stock:sent"))
+    assert run.acks()[-1] == ("stock:sent", "late")
+
+
+# -- cancellations -----------------------------------------------------------------------------------------------------
+
+
+def test_a_requester_takes_its_request_back(run: Run, requests: Requests) -> None:
+    asked = requests.ask(0)
+    run.feed(asked, requests.ack(500, "a-ack"), requests.cancel(1_000, asked))
+    (reply,) = run.replies()
+    assert (reply["status"], reply["completed-by"]) == (499, "cancelled")
+    assert run.outcomes()[0]["missing"] == ["b-ack"]
+    run.feed(requests.ack(2_000, "b-ack"))
+    assert run.acks() == [("a-ack", "accepted"), ("b-ack", "late")]
+
+
+def test_only_who_knows_the_reply_id_takes_a_request_back(run: Run, requests: Requests) -> None:
+    asked = requests.ask(0, labels=["a-ack"])
+    run.feed(asked, requests.cancel(1_000, asked, "0" * 32))
+    assert run.replies() == []
+    run.feed(requests.ack(2_000, "a-ack"))
+    assert ends(run) == [(200, "acknowledgements")]
+    assert run.acks()[0] == (None, "orphan")
+
+
+@pytest.mark.parametrize(("time", "disposition"), [(5_000, "late"), (10_000_000, "orphan")])
+def test_a_cancellation_that_comes_too_late_is_recorded(
+    run: Run, requests: Requests, time: int, disposition: str
+) -> None:
+    asked = requests.ask(0, labels=["a-ack"])
+    run.feed(asked, requests.ack(1_000, "a-ack"))
+    run.feed(watermark=time)
+    run.feed(requests.cancel(time, asked))
+    assert run.acks()[-1] == (None, disposition)
+    assert (ends(run), run.reasons()) == ([(200, "acknowledgements")], [])
+
+
+def test_the_cancellation_of_a_later_use_of_an_id_waits_for_it(run: Run, requests: Requests) -> None:
+    first, second = requests.ask(0, labels=["a-ack"], timeout="1s"), requests.ask(200_000, labels=["a-ack"])
+    run.feed(first, second, requests.cancel(200_100, second), watermark=300_000)
+    assert ends(run) == [(408, "timeout"), (499, "cancelled")]
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 150).map(lambda seconds: seconds * SECOND),
+        st.sampled_from(["ask", "ack", "ack", "progress", "cancel"]),
+        st.sampled_from(["x", "y"]),
+        st.sampled_from(LABELS),
+        st.integers(1, 70),
+        st.sampled_from([None, 1, 2, {"stock": 1}]),
+    ),
+    max_size=16,
+)
+
+
+def _partitions(encoding: str, actions: list[Any]) -> list[list[Record]]:
+    """Return requests and cancellations, and answers, of each id in a partition of their own; no two at one time."""
+    made, asked = Requests(encoding), dict[str, Record]()
+    signals: list[Record] = []
+    answers: list[Record] = []
+    for number, (second, what, key, label, seconds, quorum) in enumerate(sorted(actions, key=lambda step: step[0])):
+        time = second + number
+        if what == "ask":
+            headers: dict[str, Any] = {"timeout": f"{seconds}s"} | ({"ack_quorum": quorum} if quorum else {})
+            asked[key] = made.ask(time, key, LABELS, **headers)
+            signals.append(asked[key])
+        elif what == "cancel" and key in asked:
+            signals.append(made.cancel(time, asked[key]))
+        elif what == "ack":
+            answers.append(made.ack(time, label, 200 if seconds > 20 else 409, key))
+        elif what == "progress":
+            answers.append(made.ack(time, label, 102, key, extend=f"{seconds}s"))
+    return [signals, answers]
+
+
+def _decided(run: Run) -> tuple[Any, ...]:
+    replies = sorted((reply["reply-id"], repr(reply)) for reply in run.replies())
+    outcomes = sorted(repr(sorted(outcome.items())) for outcome in run.outcomes())
+    acks = sorted(repr(sorted(ack.items())) for record in run.ledger() for ack in record.get("acks", ()))
+    return replies, outcomes, acks, sorted(run.reasons())
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(ENCODINGS), steps, st.data())
+def test_the_cut_of_batches_changes_no_decision(encoding: str, actions: list[Any], data: st.DataObject) -> None:
+    """Without cancellations, which race with the last answer: these are in another partition."""
+    partitions = _partitions(encoding, [step for step in actions if step[1] != "cancel"])
+    whole, cut = Run(), Run()
+    for record in sorted((one for records in partitions for one in records), key=lambda one: one.timestamp):
+        whole.feed(record)
+    whole.feed(watermark=HORIZON)
+    watermark = 0
+    cuts = [sorted(data.draw(st.lists(st.integers(0, len(records)), min_size=5, max_size=5))) for records in partitions]
+    for starts, stops in pairwise([(0, 0), *zip(*cuts, strict=True), tuple(map(len, partitions))]):
+        bounds = zip(partitions, starts, stops, strict=True)
+        cut.feed(*(one for records, start, stop in bounds for one in records[start:stop]), watermark=watermark)
+        unread = [one.timestamp for records, stop in zip(partitions, stops, strict=True) for one in records[stop:]]
+        watermark = max(watermark, min(unread, default=HORIZON))
+    cut.feed(watermark=HORIZON)
+    assert _decided(cut) == _decided(whole)
+
+
+class Model:
+    """How one request ends, step by step: a model without batches, shards, encodings or texts."""
+
+    def __init__(self, start: int, timeout: int, quorum: Any, longest: int) -> None:
+        self.deadlines = dict.fromkeys(LABELS, start + timeout)
+        self.start, self.longest, self.quorum = start, longest, quorum
+        self.answers: dict[str, int] = {}
+        self.ended: tuple[int, str, int] | None = None
+
+    def pass_until(self, time: int) -> None:
+        last = max((end for label, end in self.deadlines.items() if label not in self.answers), default=0)
+        if self.ended is None and time > last:
+            self.ended = (424, "timeout", last)
+
+    def act(self, time: int, what: str, label: str, seconds: int) -> None:
+        self.pass_until(time)
+        if self.ended is not None:
+            return
+        if what == "cancel":
+            self.ended = (499, "cancelled", time)
+        elif label not in self.answers and time <= self.deadlines[label]:
+            if what == "progress":
+                until = min(time + seconds * SECOND, self.start + self.longest)
+                self.deadlines[label] = max(self.deadlines[label], until)
+            else:
+                self.answers[label] = 200 if seconds > 20 else 409
+        self._complete(time)
+
+    def _complete(self, time: int) -> None:
+        good = {label for label, status in self.answers.items() if status == 200}
+        bad = self.answers.keys() - good
+        if self.quorum is None:
+            if len(self.answers) == len(LABELS):
+                self.ended = (200 if not bad else 424, "acknowledgements", time)
+        else:
+            groups = [(LABELS, self.quorum)] if isinstance(self.quorum, int) else [(LABELS[:1], 1), (LABELS[1:], 1)]
+            if any(len(set(labels) - bad) < number for labels, number in groups):
+                self.ended = (424, "acknowledgements", time)
+            elif all(len(good & set(labels)) >= number for labels, number in groups):
+                self.ended = (200, "acknowledgements", time)
+        open_ = [end for label, end in self.deadlines.items() if label not in self.answers]
+        if self.ended is None and open_ and time > max(open_):
+            self.ended = (424, "timeout", time)
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(ENCODINGS), st.integers(1, 70), st.sampled_from([None, 1, 2, {"stock": 1}]), steps)
+def test_a_request_ends_as_its_model_does(encoding: str, timeout: int, quorum: Any, actions: list[Any]) -> None:
+    made, longest = Requests(encoding), 100 * SECOND
+    run, model = Run(max_timeout="100s"), Model(0, timeout * SECOND, quorum, longest)
+    headers: dict[str, Any] = {"timeout": f"{timeout}s"} | ({"ack_quorum": quorum} if quorum else {})
+    asked = made.ask(0, "x", LABELS, **headers)
+    run.feed(asked)
+    for number, (second, what, _, label, seconds, _) in enumerate(sorted(actions, key=lambda step: step[0])):
+        time = second + number + 1
+        if what == "cancel":
+            run.feed(made.cancel(time, asked))
+        elif what == "progress":
+            run.feed(made.ack(time, label, 102, "x", extend=f"{seconds}s"))
+        elif what == "ack":
+            run.feed(made.ack(time, label, 200 if seconds > 20 else 409, "x"))
+        else:
+            continue
+        run.feed(watermark=time)
+        model.act(time, what, label, seconds)
+    run.feed(watermark=HORIZON)
+    model.pass_until(HORIZON)
+    (outcome,) = run.outcomes()
+    assert (outcome["status"], outcome["completed_by"], outcome["decided_at"]) == model.ended
