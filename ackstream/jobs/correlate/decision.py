@@ -239,8 +239,8 @@ def _aggregate(pending: Pending, completed_by: Completion) -> Decision:
     status, reply = _write(pending, found)
     # a label that was acknowledged with a 408 counts as missing, too
     missing = [ack.label or "" for ack in found if ack.status == REQUEST_TIMEOUT]
-    named = {ack.label for ack in found}
-    unneeded = [label for label in pending.request.awaited if label not in named]
+    awaited = pending.request.awaited
+    unneeded = missing_of(awaited, pending.received) if len(found) < len(awaited) else []
     return Decision(status, completed_by, missing, reply, aggregate=True, unneeded=unneeded)
 
 
@@ -260,8 +260,8 @@ def _write(pending: Pending, acks: list[Ack]) -> tuple[int, bytes]:
     request, status = pending.request, None
     if request.quorum is not None and len(request.awaited) > 1:
         status = OK if _reached(request, pending.received) else FAILED_DEPENDENCY
-    own = {"thing_id": request.thing_id, "channel": request.channel, "headers": pending.headers}
-    return write_aggregate(acks, **own, status=status)
+    thing_id, channel = request.thing_id, request.channel
+    return write_aggregate(acks, thing_id=thing_id, channel=channel, headers=pending.headers, status=status)
 
 
 def _plain(pending: Pending, status: int, response: Envelope, completed_by: Completion = "response") -> Decision:
