@@ -43,6 +43,7 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
     publish = coroutine(sdk.Requester.publish, outcome)
     send_record = future(sdk.Requester.send_record)
     request_record = coroutine(sdk.Requester.send_record, outcome)
+    cancel = same(sdk.Requester.cancel)
 
 
 class AsyncPublisher(AsyncClient[sdk.Publisher]):

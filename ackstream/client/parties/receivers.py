@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from itertools import count
@@ -29,6 +30,7 @@ from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.twin import subscriptions as rules
+from ackstream.protocol.record_headers import CANCEL
 from ackstream.settings.kafka import real
 
 log = logging.getLogger(__name__)
@@ -213,6 +215,8 @@ class Responder(_Receiver[ResponderStatistics]):
     def _handle(self, record: Any, work: Work) -> None:
         issued, worker = self._labels.issued, self._worker
         signal: Signal | None
+        if record.value is None and any(name == CANCEL for name, _ in record.headers):
+            return
         if self._topics:
             signal = signals.read_record_signal(record, issued, worker.is_over)
         else:
@@ -223,7 +227,8 @@ class Responder(_Receiver[ResponderStatistics]):
             self._counts["expired"] += 1
             return
         self._counts["handled"] += 1
-        self._answer(signal, OpenDelivery(lambda: self._outbox, work, signal.correlation_id, issued))
+        opened = OpenDelivery(lambda: self._outbox, work, signal.correlation_id, issued)
+        self._answer(replace(signal, _open=opened), opened)
 
 
 def responder(*labels: str, **options: Any) -> Callable[[Callable[[Any], Answer]], Callable[..., Responder]]:
@@ -326,7 +331,7 @@ class Subscriber(_Receiver[SubscriberStatistics]):
         channel = "twin" if publication.stream == "events" else "live"
         signal = Delivered(
             request, decision.envelope, channel, decision.labels, asked, asked, publication.timeout_ms,
-            record.timestamp, record.topic, record.partition, record.offset, opened, expired=expired,
+            record.timestamp, record.topic, record.partition, record.offset, expired=expired, _open=opened,
         )  # fmt: skip
         if opened.held:
             lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import UNSET
 
 from ackstream.client.core.messages import Answers, Work, text, without_client
-from ackstream.client.requests.commands import json_value
+from ackstream.client.requests.commands import duration_text, json_value
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto import headers as names
-from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, Acknowledgement, write_ack
+from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, PROCESSING, Acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, decoded, error_envelope
 from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
@@ -57,6 +57,20 @@ class Signal:
     partition: int
     offset: int
     expired: bool = field(default=False, kw_only=True)
+    _open: OpenDelivery | None = field(default=None, repr=False, compare=False, kw_only=True)
+
+    __getstate__ = without_client
+
+    def working(self, extend: float | str | None = None) -> None:
+        """Acknowledge that the work goes on (status 102) under all labels; from any thread.
+
+        :param extend: seconds, or a duration such as ``"30s"``, that it may still take from now on: answers count so
+            long, at most ``correlate.max_timeout`` after the request. ``None``: no longer than before
+        :raises DittoError: the duration is invalid
+        """
+        headers = {} if extend is None else {names.EXTEND: duration_text(extend)}
+        if self._open is not None:
+            self._open.send(messages(self, Ack(PROCESSING, headers=headers)))
 
     @property
     def thing_id(self) -> str:
@@ -276,10 +290,6 @@ def _error(signal: Signal, error: DittoError) -> Envelope:
 class Delivered(Signal):
     """A signal that a subscriber received; it may be answered while its handler runs, and later from any thread."""
 
-    _open: OpenDelivery | None = field(default=None, repr=False)
-
-    __getstate__ = without_client
-
     def answer(self, answer: Answer) -> None:
         """Send an answer.
 
@@ -326,6 +336,8 @@ class OpenDelivery:
         labels = {label for _, message in answers if (label := label_of(message)) is not None}
         for label in labels:
             check_declared(label, self._labels)
+        # progress is no answer
+        labels -= {label_of(message) for _, message in answers if message.status == PROCESSING}
         for delay, message in answers:
             outbox.send(self._correlation_id, message, self._work, delay)
         with self._lock:

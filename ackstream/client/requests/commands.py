@@ -113,6 +113,11 @@ def json_value(value: Any) -> Any:
     return value if value is UNSET or isinstance(value, Raw) else raw(value)
 
 
+def duration_text(length: float | str) -> str:
+    """Return seconds, or a duration as text, as the text of a header; ``DittoError``: the seconds are negative."""
+    return length if isinstance(length, str) else str(Duration.of_milliseconds(round(length * 1000)))
+
+
 def address(
     command: Envelope,
     *,
@@ -134,7 +139,7 @@ def address(
         raise ValueError(f"The correlation-id {shown(identity)!r} has more than {MAX_BYTES:,} bytes in JSON.")
     headers[CORRELATION_ID] = identity
     if timeout is not None:
-        headers[TIMEOUT] = timeout if isinstance(timeout, str) else str(Duration.of_milliseconds(round(timeout * 1000)))
+        headers[TIMEOUT] = duration_text(timeout)
     if acks is not None:
         headers[REQUESTED_ACKS] = list(names("acks", acks))
     if response_required is not None:

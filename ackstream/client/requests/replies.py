@@ -178,8 +178,8 @@ class OpenRequest:
     """An open request.
 
     After storage, which has to come by ``give_up_at`` and is reported to ``on_stored``, it waits ``wait`` seconds for a
-    reply; ``None``: storage completes it. ``reply_id`` follows from where it is stored; replies that may be to it are
-    ``early`` until then.
+    reply; ``None``: storage completes it. ``reply_id`` follows from where it is stored, which ``place`` names by topic
+    and partition; replies that may be to it are ``early`` until then.
     """
 
     correlation_id: str
@@ -190,6 +190,7 @@ class OpenRequest:
     future: Future[Any] = field(default_factory=Future)
     stored_at: float | None = None
     reply_id: str | None = None
+    place: tuple[str, int] | None = None
     early: list[Reply] = field(default_factory=list)
 
     @cached_property

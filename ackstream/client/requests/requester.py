@@ -25,7 +25,7 @@ from ackstream.protocol.ditto.twin.access import signature
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
 from ackstream.protocol.ledger import reply_id
-from ackstream.protocol.record_headers import CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO
+from ackstream.protocol.record_headers import CANCEL, CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO
 
 log = logging.getLogger(__name__)
 
@@ -189,6 +189,27 @@ class Requester(Client):
         self._check_thread()
         return self.send_record(**vars(new)).result()
 
+    def cancel(self, correlation_id: str) -> bool:
+        """Take a request back: its future ends with the status 499, or with the reply that was decided before.
+
+        :return: whether the request is open, and the broker has stored it; otherwise nothing is done
+        """
+        request = self._requests.find(correlation_id.encode())
+        if request is None or request.place is None or request.reply_id is None:
+            return False
+        (topic, partition), identity = request.place, request.reply_id.encode()
+        # a compacted topic needs a key, and would delete the request itself under the key that it has
+        record = {"topic": topic, "partition": partition, "key": b"cancel-%b" % identity, "value": None}
+        headers = [(CORRELATION_ID, request.key), (CANCEL, identity)]
+        give_up_at = self._connection.now() + self._options.delivery_timeout
+        self._sender.submit(Sending(record | {"headers": headers}, self._cancelled, give_up_at=give_up_at))
+        return True
+
+    @staticmethod
+    def _cancelled(error: BaseException | None) -> None:
+        if error is not None:
+            log.warning("Kafka did not store a cancellation: %s", error)
+
     def _check_thread(self) -> None:
         if threading.current_thread() is self._reader.thread:
             raise RuntimeError("A request in a done callback would wait for itself: use send() or send_record() there.")
@@ -246,6 +267,7 @@ class Requester(Client):
     def _stored(self, request: replies.OpenRequest, metadata: Any) -> None:
         call_handler(request.on_stored)
         identity = reply_id(request.correlation_id, metadata.topic, metadata.partition, metadata.offset)
+        request.place = metadata.topic, metadata.partition
         if self._requests.stored(request, self._connection.now(), identity):
             location = (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
             request.end(replies.Stored(request.correlation_id, *location))
