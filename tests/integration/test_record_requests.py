@@ -14,6 +14,7 @@ from ackstream.errors import SettingsError, StartError
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.topics import TIMESTAMP_TYPE
+from ackstream.protocol.ledger import reply_id
 from ackstream.settings.loading import with_values
 from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -169,3 +170,32 @@ def test_a_value_is_copied_if_the_settings_say_so(spark: SparkSession, kafka: Ka
         (row,) = [one["signal"] for one in system.ledger() if "signal" in one]
     assert (row["value"], row["codec"]) == ({"total": 5}, "json")
     assert json.dumps(row["headers"])
+
+
+def test_progress_a_quorum_and_a_cancellation_decide_orders(spark: SparkSession, system: System) -> None:
+    def asks(name: str, labels: bytes, **further: bytes) -> dict[str, bytes]:
+        own = {"correlation-id": name.encode(), "requested-acks": labels, "timeout": b"10s"}
+        return own | {header.replace("_", "-"): value for header, value in further.items()}
+
+    with system.correlate(spark) as query:
+        asked = system.send("orders", ORDER, asks("slow", b"a-ack"))
+        system.send("acks", None, {"correlation-id": b"slow", "label": b"a-ack", "status": b"102", "extend": b"1m"})
+        system.send("orders", ORDER, asks("some", b"a-ack,b-ack,c-ack", ack_quorum=b"2"))
+        for label in (b"a-ack", b"c-ack"):
+            system.send("acks", None, {"correlation-id": b"some", "label": label})
+        system.send("orders", ORDER, asks("back", b"a-ack"))
+        stored = next(one for one in system.records("orders") if dict(one.headers)["correlation-id"] == b"back")
+        identity = reply_id("back", stored.topic, stored.partition, stored.offset).encode()
+        system.producer.send(
+            stored.topic, key=b"cancel", partition=stored.partition,
+            headers=[("correlation-id", b"back"), ("cancel", identity)],
+        ).get(timeout=PATIENCE_SECONDS)  # fmt: skip
+        eventually(lambda: system.replies().keys() >= {"some", "back"}, "the replies", query)
+        system.tick(query, asked + 20_000)
+        assert "slow" not in system.replies()
+        system.send("acks", None, {"correlation-id": b"slow", "label": b"a-ack"})
+        eventually(lambda: "slow" in system.replies(), "the answer of the slow party", query)
+    ends = {name: (one["status"], one["record"]["completed-by"]) for name, one in system.replies().items()}
+    assert ends == {"slow": (200, b"acknowledgements"), "some": (200, b"acknowledgements"), "back": (499, b"cancelled")}
+    (unneeded,) = [one["outcome"]["unneeded"] for one in system.ledger() if one.get("outcome", {}).get("unneeded")]
+    assert unneeded == ["b-ack"]
