@@ -95,20 +95,7 @@ def decode(data: bytes) -> Envelope:
 
 def encode(envelope: Envelope) -> bytes:
     """Write an envelope, keys in Ditto's order, absent ones omitted."""
-    return _encode_json(
-        _Wire(
-            topic=str(envelope.topic),
-            headers=envelope.headers,
-            path=envelope.path,
-            value=envelope.value,
-            extra=envelope.extra,
-            status=envelope.status,
-            revision=envelope.revision,
-            timestamp=envelope.timestamp,
-            metadata=envelope.metadata,
-            fields=envelope.fields,
-        )
-    )
+    return _encode_json(_Wire(**msgspec.structs.asdict(envelope) | {"topic": str(envelope.topic)}))
 
 
 def check_storable(value: object) -> None:
