@@ -141,73 +141,28 @@ _encode_texts = msgspec.msgpack.Encoder().encode
 _decode_texts = msgspec.msgpack.Decoder(Texts).decode
 
 
-class _Content:
-    """The messages of a segment in columns, in their order; some may have been taken."""
+def _packed(numbers: Numbers, texts: Texts, there: Flags) -> Segment:
+    """Return a segment of the messages that are there, at least one; numbers and texts are in their order."""
+    kept = numbers[:, there]
+    topics, subjects, consumers = [list(compress(column, there.tolist())) for column in texts]
+    spans: dict[tuple[str, int], tuple[int, int]] = {}
+    for topic, partition, offset in zip(topics, *kept[[_PARTITION, _OFFSET]].tolist(), strict=True):
+        low, high = spans.get((topic, partition), (offset, offset))
+        spans[topic, partition] = min(low, offset), max(high, offset)
+    # neighbours differ little
+    steps = np.diff(kept, axis=1, prepend=0).tobytes()
+    packed = zlib.compress(steps + _encode_texts((topics, subjects, consumers)), 1)
+    subject_bytes = sum(len(subject or "") for subject in subjects)
+    offsets = [(*place, *span) for place, span in spans.items()]
+    return Segment(*_summary(numbers, there), subject_bytes, offsets, packed)
 
-    def __init__(self, numbers: Numbers, texts: Texts) -> None:
-        self._numbers, self._texts = numbers, texts
-        self._there = np.ones(numbers.shape[1], np.bool_)
 
-    @classmethod
-    def of(cls, rows: Sequence[Row]) -> _Content:
-        """Lay out messages."""
-        texts = [at.topic for _, at in rows], [at.subject for _, at in rows], [at.consumer for _, at in rows]
-        return cls(np.array([_numbers(*row) for row in rows], np.int64).T, texts)
-
-    @classmethod
-    def read(cls, segment: Segment) -> _Content:
-        """Open a segment."""
-        content = zlib.decompress(segment.content)
-        size = _COLUMNS * segment.count * np.dtype(np.int64).itemsize
-        steps = np.frombuffer(content[:size], np.int64).reshape(_COLUMNS, segment.count)
-        return cls(np.cumsum(steps, axis=1), _decode_texts(content[size:]))
-
-    def close(self) -> Segment:
-        """Return a segment of the messages that are left, at least one."""
-        numbers = self._numbers[:, self._there]
-        topics, subjects, consumers = [list(compress(texts, self._there.tolist())) for texts in self._texts]
-        spans: dict[tuple[str, int], tuple[int, int]] = {}
-        for topic, partition, offset in zip(topics, *numbers[[_PARTITION, _OFFSET]].tolist(), strict=True):
-            low, high = spans.get((topic, partition), (offset, offset))
-            spans[topic, partition] = min(low, offset), max(high, offset)
-        # neighbours differ little
-        steps = np.diff(numbers, axis=1, prepend=0).tobytes()
-        packed = zlib.compress(steps + _encode_texts((topics, subjects, consumers)), 1)
-        subject_bytes = sum(len(subject or "") for subject in subjects)
-        return Segment(*self.summary(), subject_bytes, [(*key, *span) for key, span in spans.items()], packed)
-
-    def summary(self) -> tuple[int, int, int, int]:
-        """Return the first fields of that segment."""
-        left = np.flatnonzero(self._there)
-        first, received_at = self._numbers[[_ORDER, _RECEIVED_AT], left[0]].tolist()
-        ends = self._numbers[_EXPIRES_AT][left]
-        return len(left), first, int(ends[ends > 0].min(initial=_LAST)) if ends.any() else 0, received_at
-
-    def take_all(self) -> list[Row]:
-        """Take all messages that are left."""
-        return self._take(self._there)
-
-    def take_due(self, now: int) -> list[Row]:
-        """Take the messages whose time to live has ended."""
-        ends = self._numbers[_EXPIRES_AT]
-        return self._take(self._there & (ends > 0) & (ends <= now))
-
-    def take(self, topic: str, partition: int, offset: int) -> list[Row]:
-        """Take the message at an offset, if it is there."""
-        same = self._there & (self._numbers[_OFFSET] == offset) & (self._numbers[_PARTITION] == partition)
-        for index in np.flatnonzero(same).tolist():
-            same[index] = self._texts[0][index] == topic
-        return self._take(same)
-
-    def _take(self, wanted: Flags) -> list[Row]:
-        indices = np.flatnonzero(wanted)
-        self._there[indices] = False
-        numbers = self._numbers[:, indices].T.tolist()
-        topics, subjects, consumers = self._texts
-        return [
-            _row(topics[index], subjects[index], consumers[index], *found)
-            for index, found in zip(indices.tolist(), numbers, strict=True)
-        ]
+def _summary(numbers: Numbers, there: Flags) -> tuple[int, int, int, int]:
+    """Return the first fields of that segment."""
+    left = np.flatnonzero(there)
+    first, received_at = numbers[[_ORDER, _RECEIVED_AT], left[0]].tolist()
+    ends = numbers[_EXPIRES_AT][left]
+    return len(left), first, int(ends[ends > 0].min(initial=_LAST)) if ends.any() else 0, received_at
 
 
 def _numbers(message: QueuedMessage, at: MessageLocation) -> tuple[int, ...]:
@@ -224,30 +179,58 @@ def _row(topic: str, subject: str | None, consumer: str | None, *numbers: int) -
 
 
 class _Part:
-    """A segment, opened when it has to be."""
+    """A segment, opened when it has to be; some of its messages may have been taken."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self._changed = False
 
     @cached_property
-    def content(self) -> _Content:
-        """Its messages; :meth:`note` the ones that are taken."""
-        return _Content.read(self.segment)
+    def _content(self) -> tuple[Numbers, Texts, Flags]:
+        """The messages in columns, in their order, and which of them are there."""
+        content, count = zlib.decompress(self.segment.content), self.segment.count
+        size = _COLUMNS * count * np.dtype(np.int64).itemsize
+        steps = np.frombuffer(content[:size], np.int64).reshape(_COLUMNS, count)
+        return np.cumsum(steps, axis=1), _decode_texts(content[size:]), np.ones(count, np.bool_)
 
-    def note(self, taken: Sequence[Row]) -> None:
-        """Note which of its messages were taken."""
+    def close(self) -> Segment:
+        """Return it as the state keeps it."""
+        return _packed(*self._content) if self._changed else self.segment
+
+    def take_all(self) -> list[Row]:
+        """Take all messages that are left."""
+        return self._take(self._content[-1])
+
+    def take_due(self, now: int) -> list[Row]:
+        """Take the messages whose time to live has ended."""
+        numbers, _, there = self._content
+        ends = numbers[_EXPIRES_AT]
+        return self._take(there & (ends > 0) & (ends <= now))
+
+    def take(self, topic: str, partition: int, offset: int) -> list[Row]:
+        """Take the message at an offset, if it is there."""
+        numbers, (topics, *_), there = self._content
+        same = there & (numbers[_OFFSET] == offset) & (numbers[_PARTITION] == partition)
+        for index in np.flatnonzero(same).tolist():
+            same[index] = topics[index] == topic
+        return self._take(same)
+
+    def _take(self, wanted: Flags) -> list[Row]:
+        numbers, (topics, subjects, consumers), there = self._content
+        indices = np.flatnonzero(wanted)
+        there[indices] = False
+        taken = [
+            _row(topics[index], subjects[index], consumers[index], *found)
+            for index, found in zip(indices.tolist(), numbers[:, indices].T.tolist(), strict=True)
+        ]
         known = self.segment
         if len(taken) == known.count:
             known.count = 0
         elif taken:
             self._changed = True
-            known.count, known.first, known.next_time, known.received_at = self.content.summary()
+            known.count, known.first, known.next_time, known.received_at = _summary(numbers, there)
             known.subject_bytes -= sum(at.subject_bytes for _, at in taken)
-
-    def close(self) -> Segment:
-        """Return it as the state keeps it."""
-        return self.content.close() if self._changed else self.segment
+        return taken
 
 
 class Segments:
@@ -288,18 +271,20 @@ class Segments:
     def add(self, messages: Iterable[QueuedMessage]) -> None:
         """Put messages into a segment, which wait, and are in their order."""
         rows = [(message, self._locations.pop(message.id)) for message in messages]
-        self._append(_Content.of(rows).close())
+        texts = [at.topic for _, at in rows], [at.subject for _, at in rows], [at.consumer for _, at in rows]
+        numbers = np.array([_numbers(*row) for row in rows], np.int64).T
+        self._append(_packed(numbers, texts, np.ones(len(rows), np.bool_)))
         self._look()
 
     def take_first(self) -> list[QueuedMessage]:
         """Give back the segment whose first message is the first of all."""
         part = min(self._parts, key=lambda part: part.segment.first)
-        return self._give_back([(part, part.content.take_all())])
+        return self._give_back(part.take_all())
 
     def take_due(self, now: int) -> list[QueuedMessage]:
         """Give back the messages whose time to live has ended."""
         due = [part for part in self._parts if 0 < part.segment.next_time <= now]
-        return self._give_back([(part, part.content.take_due(now)) for part in due])
+        return self._give_back(row for part in due for row in part.take_due(now))
 
     def take(self, message: str) -> list[QueuedMessage]:
         """Give back a message, if it is there."""
@@ -313,7 +298,7 @@ class Segments:
             return []
         topic, _, partition = place.rpartition("-")
         parts = [part for first, last, part in spans if first <= offset <= last and part.segment.count]
-        return self._give_back([(part, part.content.take(topic, int(partition), offset)) for part in parts])
+        return self._give_back(row for part in parts for row in part.take(topic, int(partition), offset))
 
     def _append(self, segment: Segment) -> None:
         part = _Part(segment)
@@ -323,16 +308,13 @@ class Segments:
             self._spans.setdefault(place, []).append((first, last, part))
             self._ends[place] = max(last, self._ends.get(place, last))
 
-    def _give_back(self, taken: Iterable[tuple[_Part, list[Row]]]) -> list[QueuedMessage]:
+    def _give_back(self, rows: Iterable[Row]) -> list[QueuedMessage]:
         found = []
-        for part, rows in taken:
-            part.note(rows)
-            if not part.segment.count:
-                self._parts.remove(part)
-            for message, at in rows:
-                self._locations[message.id] = at
-                found.append(message)
+        for message, at in rows:
+            self._locations[message.id] = at
+            found.append(message)
         if found:
+            self._parts = [part for part in self._parts if part.segment.count]
             self._look()
         return found
 
