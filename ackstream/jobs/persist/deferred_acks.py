@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
 from functools import partial
 
@@ -34,11 +34,11 @@ from ackstream.observe.metrics import FIGURES, Tally
 from ackstream.protocol.json import RecordError
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER, CommandAck, encode_ack, read_replicated
 from ackstream.settings import Settings
+from ackstream.spark.batches import Work, repeating
 from ackstream.spark.checkpoint import Planned
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 1.0
 STEP_SECONDS = 0.1
 SEND_SECONDS = 30.0
 BATCHES_AT_ONCE = 200
@@ -87,7 +87,6 @@ class DeferredAcks:
         self._outgoing: list[PacedAck] = []
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._outbox = Outbox(settings.kafka, SEND_SECONDS)
-        self._follows = bool(sync)
         self._source = source_id(spark, settings.lake) if sync else ""
         self._changes: list[DestinationChange] = []
         if sync:
@@ -169,15 +168,12 @@ class DeferredAcks:
     # -- in the thread -------------------------------------------------------------------------------------------------
 
     def _run(self, query: StreamingQuery) -> None:
-        while _runs(query):
-            try:
-                with ExitStack() as stack:
-                    reader = stack.enter_context(closing(self._reports())) if self._follows else None
-                    while _runs(query):
-                        self._step(reader)
-            except Exception as error:  # noqa: BLE001 - a thread that dies silently would stop all acks
-                log.warning("Sending acks failed and will be retried: %r", error)
-                time.sleep(RETRY_SECONDS)
+        # a reader waits for reports itself; the query does not run if Spark is gone, of which a closed gateway raises
+        # several errors
+        pause = 0 if self._source else STEP_SECONDS
+        with repeating("sender of acks", pause, self._connect), suppress(Exception):
+            while query.isActive:
+                time.sleep(STEP_SECONDS)
         # publishers do not wait for the next start; acks that wait for destinations are in the table. Only the first
         # step needs Spark, which may be gone
         for step in (self._catch_up, partial(self._release, MAX_NUMBER)):
@@ -187,15 +183,17 @@ class DeferredAcks:
                 log.warning("Sending the last acks failed; the next start sends them: %r", error)
         self._outbox.close()
 
-    def _reports(self) -> TopicReader:
+    @contextmanager
+    def _connect(self) -> Iterator[Work]:
         kafka = self._settings.kafka
-        reader = TopicReader(connect_consumer(kafka, None, auto_offset_reset="earliest"))
-        reader.consumer.assign([TopicPartition(kafka.topic("destinations"), 0)])
-        return reader
+        if not self._source:
+            yield partial(self._step, None)
+            return
+        with closing(TopicReader(connect_consumer(kafka, None, auto_offset_reset="earliest"))) as reader:
+            reader.consumer.assign([TopicPartition(kafka.topic("destinations"), 0)])
+            yield partial(self._step, reader)
 
     def _step(self, reader: TopicReader | None) -> None:
-        if reader is None:
-            time.sleep(STEP_SECONDS)
         reports = [record.value for record in reader.read()] if reader is not None else []
         with self._lock:
             for value in reports:
@@ -265,11 +263,3 @@ class DeferredAcks:
                 *(destination, mode, cause, batch, age_ms),
             )
         self._changes = []
-
-
-def _runs(query: StreamingQuery) -> bool:
-    """Return whether the query runs; it does not if Spark is gone."""
-    try:
-        return bool(query.isActive)
-    except Exception:  # noqa: BLE001 - a closed gateway raises several
-        return False
