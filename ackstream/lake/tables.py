@@ -131,12 +131,15 @@ def append_rows(
 ) -> bool:
     """Append rows from the driver as :func:`append` does, but without a Spark job.
 
-    :param rows: at least one, in types that can be cast to the table's; columns that it does not have are left out, and
-        a missing day is added
+    :param rows: at least one, in types that can be cast to the table's; columns that it does not have are left out;
+        those of the query, of the batch (the version) and of the day are added where they are missing
     :param check: gets the table's :func:`transactions`, and raises to refuse the append; no other append with a check
         comes in between
     """
     columns = ALL_TABLES[name].arrow
+    own = {"query_id": application.partition("+")[0], "batch": version, "batch_id": version}
+    for column in own.keys() & set(columns.names) - set(rows.column_names):
+        rows = rows.append_column(column, pa.repeat(pa.scalar(own[column]), rows.num_rows))
     if PARTITION in columns.names and PARTITION not in rows.column_names:
         rows = rows.append_column(PARTITION, rows.column(ALL_TABLES[name].time).cast(pa.date32()))
     rows = rows.select(columns.names).cast(columns)
@@ -152,13 +155,6 @@ def append_rows(
     checked = None if check is None else lambda found: check(_named(found, name))
     place = location(lake, name)
     return commits.commit(spark, place, f"{application}/{name}", version, write, checked, follows)
-
-
-def completed(rows: pa.Table, **values: object) -> pa.Table:
-    """Return rows with further columns of one value each."""
-    for column, value in values.items():
-        rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
-    return rows
 
 
 def is_plain(table: Any) -> bool:

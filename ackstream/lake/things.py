@@ -82,7 +82,6 @@ def append(
     :param check: gets the journal's transactions, and raises to refuse the append
     """
     application = f"{query_id}+{part}" if part else query_id
-    rows = tables.completed(rows, query_id=query_id, batch=batch)
     tables.append_rows(spark, rows, lake, JOURNAL, application, batch, check=check)
 
 

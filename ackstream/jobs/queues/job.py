@@ -255,8 +255,7 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
         found[kind].append(_decode(value) if kind == "event" else (key, value, *more))
     events = found["event"]
     if events:
-        rows = tables.completed(_columns(events), query_id=query_id, batch_id=batch_id)
-        tables.append_rows(spark, rows, settings.lake, "queue_events", query_id, batch_id)
+        tables.append_rows(spark, _columns(events), settings.lake, "queue_events", query_id, batch_id)
     dead_letters, deliveries, reports = map(settings.kafka.topic, ("dead-letters", "queue-deliveries", REPORTS))
     dead = [event for event in events if event.event == "left" and event.outcome == "dead-letter"]
     if dead:

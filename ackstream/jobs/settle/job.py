@@ -161,7 +161,6 @@ def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) ->
         rows = _of(settled, table)
         if rows.num_rows:
             rows = rows.cast(ALL_TABLES[table].rows(rows.column_names))
-            rows = tables.completed(rows, query_id=query_id, batch_id=batch_id)
             tables.append_rows(spark, rows, settings.lake, table, query_id, batch_id)
     topic, messages = settings.kafka.topic("publisher-acks"), _of(settled, MESSAGE).to_pylist()
     records = [(topic, message["key"], message["value"], ()) for message in messages]
