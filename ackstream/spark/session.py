@@ -26,19 +26,8 @@ from ackstream.errors import AckstreamError, LocalError, StartError, cause
 from ackstream.kafka.clients import EXPECTED, failure
 from ackstream.kafka.connection import wait_for_silence
 from ackstream.local import jars as jvm_jars
+from ackstream.local import submit
 from ackstream.local.machine import all_options, check_surroundings, keep_private, link_error
-from ackstream.local.submit import (
-    JAVA_OPTIONS,
-    LOCAL_FILES,
-    MERGED,
-    check_settings,
-    defaults,
-    java_options,
-    local_variables,
-    log_configuration,
-    own_entries,
-    write_properties,
-)
 from ackstream.observe import logs
 from ackstream.observe.endpoint import serving
 from ackstream.settings import Kafka, Settings
@@ -67,20 +56,20 @@ def session(
     if submitted:
         SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, before a context is made in it
         # `ackstream submit` gives spark-submit all entries
-        own = {} if SparkConf().contains(MERGED) else settings.spark.conf
+        own = {} if SparkConf().contains(submit.MERGED) else settings.spark.conf
     else:
         # executors must run an interpreter in which the product is installed; under spark-submit it is given
-        os.environ |= {"PYSPARK_PYTHON": sys.executable, **os.environ, **local_variables(settings.spark.master)}
+        os.environ |= {"PYSPARK_PYTHON": sys.executable, **os.environ, **submit.local_variables(settings.spark.master)}
         memory = {"spark.driver.memory": settings.spark.driver_memory}
-        entries |= {"spark.master": settings.spark.master, **defaults(), **memory}
-        own = own_entries(settings, jars)
+        entries |= {"spark.master": settings.spark.master, **submit.defaults(), **memory}
+        own = submit.own_entries(settings, jars)
     # the product's log levels; `ackstream submit` passes the same to the JVM that spark-submit starts
-    os.environ.setdefault("LOG4J_CONFIGURATION_FILE", log_configuration(settings.log.format))
+    os.environ.setdefault("LOG4J_CONFIGURATION_FILE", submit.log_configuration(settings.log.format))
     if jars:
         entries["spark.jars"] = ",".join(map(str, jars))
     entries |= {**own, **(conf or {}), **FIXED}
     if not submitted and SparkContext._gateway is None:  # noqa: SLF001 - as PySpark itself asks
-        check_surroundings(entries.get(JAVA_OPTIONS, ""))
+        check_surroundings(entries.get(submit.JAVA_OPTIONS, ""))
         _launch(entries)
     spark = SparkSession.builder.config(map=entries).getOrCreate()
     # Delta names its commits with the digits of the locale: another process would not find them
@@ -94,7 +83,7 @@ def _launch(entries: Mapping[str, str]) -> None:
     before = os.environ.get(ARGUMENTS)
     with TemporaryDirectory(prefix="ackstream-") as directory:
         properties = Path(directory) / "spark.properties"
-        write_properties(properties, entries)
+        submit.write_properties(properties, entries)
         os.environ[ARGUMENTS] = f"--properties-file {shlex.quote(str(properties))} {before or 'pyspark-shell'}"
         try:
             SparkContext._ensure_initialized()  # noqa: SLF001 - the only way without a command line
@@ -126,7 +115,7 @@ def local_directory(spark: SparkSession, name: str) -> Path | None:
 
 def check_disks(spark: SparkSession, places: Mapping[str, str]) -> None:
     """Refuse tables and checkpoints, by their keys, on a disk without hard links: see ``local/LocalFiles.java``."""
-    own = spark.sparkContext.getConf().get("spark.hadoop.fs.AbstractFileSystem.file.impl", "") == LOCAL_FILES
+    own = spark.sparkContext.getConf().get("spark.hadoop.fs.AbstractFileSystem.file.impl", "") == submit.LOCAL_FILES
     for key, place in places.items() if own else ():
         directory = local_directory(spark, place)
         if directory is not None and (error := link_error(directory)) is not None:
@@ -173,7 +162,7 @@ def driver(settings: Settings, name: str) -> Iterator[tuple[SparkSession, thread
     submitted = SUBMITTED in os.environ
     before = _take_signals(stop) if submitted else {}
     spark = session(settings, name)
-    check_settings(spark.sparkContext.master)
+    submit.check_settings(spark.sparkContext.master)
     if submitted:
         # PySpark handles SIGINT even if it was ignored before
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -246,7 +235,7 @@ def quick_start(given: str = "") -> str:
     """Return the options of a driver that lives for minutes, with those of the settings, ``given``."""
     # of two collectors Java would use none
     own = QUICK_START.replace(COLLECTOR, "") if OTHER_COLLECTOR.search(all_options(given)) else QUICK_START
-    return f"{own} {java_options()} {given}".strip()
+    return f"{own} {submit.java_options()} {given}".strip()
 
 
 @contextmanager
@@ -268,8 +257,8 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
         try:
             with console.status("Starting Spark"):
                 try:
-                    options = quick_start(settings.spark.conf.get(JAVA_OPTIONS, ""))
-                    spark = session(settings, name, jars=paths, conf={JAVA_OPTIONS: options})
+                    options = quick_start(settings.spark.conf.get(submit.JAVA_OPTIONS, ""))
+                    spark = session(settings, name, jars=paths, conf={submit.JAVA_OPTIONS: options})
                 except AckstreamError:
                     raise
                 except Exception as error:

@@ -16,30 +16,12 @@ from msgspec import UNSET
 
 from ackstream.jobs.twin import search
 from ackstream.jobs.twin.changes import OK, CommandResult, QuotaUsage, Thing, apply, instant, tag_of
-from ackstream.jobs.twin.records import (
-    ACKS,
-    ENTITY_REVISION,
-    ETAG,
-    EVENTS,
-    JournalRow,
-    SignalRecord,
-    TwinCommand,
-    TwinMessage,
-    read_command,
-)
+from ackstream.jobs.twin.records import ACKS, EVENTS, JournalRow, SignalRecord, TwinCommand, TwinMessage, read_command
+from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement
 from ackstream.protocol.ditto.aggregates import headers_text, write_aggregate, write_text
 from ackstream.protocol.ditto.correlation_ids import is_too_long, of_json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, error_envelope, json_text, raw
-from ackstream.protocol.ditto.headers import (
-    CONTENT_TYPE,
-    CORRELATION_ID,
-    LIVE_CHANNEL_CONDITION,
-    REQUESTED_ACKS,
-    RESPONSE_REQUIRED,
-    WEAK_ACK,
-    read_headers,
-)
 from ackstream.protocol.ditto.labels import BUILT_IN, SEARCH_PERSISTED, TWIN_PERSISTED
 from ackstream.protocol.ditto.requests import Request, check_available, read_request
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
@@ -55,6 +37,7 @@ log = logging.getLogger(__name__)
 PART_BYTES = 64 * 1024 * 1024
 """The bytes of a result after which the next command begins another part: the driver lays out a part at once, Spark
 sends it in one task (at most 128 MB). Finish any batch before changing this: it cuts the parts."""
+ETAG, ENTITY_REVISION = "etag", "entity-revision"
 COMMAND_MARKS = (b"/things/twin/commands", b"\\/", b"\\u")
 """A record without any of them is no twin command: it lacks the topic, and JSON's escapes that might hide it."""
 
@@ -174,14 +157,14 @@ class _TwinBatch:
         chosen = replies if record.reply_topic is None else record.reply_topic.decode("utf-8", "replace")
         if is_too_long(correlation_id) or not limits.accepts_reply_topic(chosen, replies):
             return None
-        request.headers[CORRELATION_ID] = correlation_id
+        request.headers[names.CORRELATION_ID] = correlation_id
         return command, request
 
     def _apply(self, envelope: Envelope, request: Request, record: SignalRecord) -> None:
-        headers = read_headers(envelope.headers)
+        headers = names.read_headers(envelope.headers)
         check_available(headers)
         # a query with this header never gets here: correlate refuses it
-        if LIVE_CHANNEL_CONDITION in headers:
+        if names.LIVE_CHANNEL_CONDITION in headers:
             raise live_channel_condition_unfit()
         if envelope.topic.namespace == envelope.topic.entity == "_":
             # correlate accepts twice this: the other half is for the headers of the answer
@@ -211,7 +194,7 @@ class _TwinBatch:
         self._send(*messages)
 
     def _answer(self, request: Request, envelope: Envelope, record: SignalRecord) -> TwinMessage:
-        of = request.headers[CORRELATION_ID], self._signals, record.partition, record.offset
+        of = request.headers[names.CORRELATION_ID], self._signals, record.partition, record.offset
         return TwinMessage.of(ACKS, request, envelope, reply_id(*of) if request.awaits else None)
 
     def _send(self, *messages: TwinMessage) -> None:
@@ -236,7 +219,7 @@ def _row(command: TwinCommand, request: Request, result: CommandResult, event: s
         deleted=thing.content is None,
         visible=result.visible,
         search_persisted=SEARCH_PERSISTED in request.awaited,
-        correlation_id=request.headers[CORRELATION_ID],
+        correlation_id=request.headers[names.CORRELATION_ID],
         partition=record.partition,
         offset=record.offset,
     )
@@ -253,8 +236,8 @@ def response(
     headers = {
         ENTITY_REVISION: revision,
         ETAG: tag,
-        RESPONSE_REQUIRED: False,
-        CONTENT_TYPE: None if value is UNSET else JSON_CONTENT_TYPE,
+        names.RESPONSE_REQUIRED: False,
+        names.CONTENT_TYPE: None if value is UNSET else JSON_CONTENT_TYPE,
     }
     return Envelope(
         command.topic,
@@ -270,10 +253,10 @@ def event(command: Envelope, request: Request, result: CommandResult) -> Envelop
     # if no requested one is left, the header is omitted; an explicit [] stays
     topic = command.topic
     custom = [label for label in request.awaited if label not in BUILT_IN]
-    acks = {REQUESTED_ACKS: custom} if custom or not request.awaited else {}
+    acks = {names.REQUESTED_ACKS: custom} if custom or not request.awaited else {}
     return Envelope(
         TopicPath(topic.namespace, topic.entity, "things", "twin", "events", result.event),
-        request.headers | {RESPONSE_REQUIRED: False} | acks,
+        request.headers | {names.RESPONSE_REQUIRED: False} | acks,
         command.path or "/",
         UNSET if result.change is UNSET else raw(result.change),
         revision=result.thing.revision,
@@ -285,7 +268,7 @@ def search_persisted(thing_id: str, correlation_id: str, reply_id: str, *, visib
     """Return the acknowledgement of a change in the search index, a weak one if it is invisible there."""
     # ``visible``: None: indexing failed; ``reply_id``: of the reply to the command that made the change
     status = {None: 500, True: 204, False: 200}[visible]
-    ack = Acknowledgement(SEARCH_PERSISTED, status, headers={WEAK_ACK: True} if visible is False else {})
-    headers = headers_text({CORRELATION_ID: correlation_id})
+    ack = Acknowledgement(SEARCH_PERSISTED, status, headers={names.WEAK_ACK: True} if visible is False else {})
+    headers = headers_text({names.CORRELATION_ID: correlation_id})
     _, value = write_aggregate([write_text(ack)], thing_id=thing_id, channel="twin", headers=headers)
     return TwinMessage(ACKS, thing_id, value, correlation_id, reply_id)

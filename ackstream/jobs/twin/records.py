@@ -186,7 +186,6 @@ class JournalRow(msgspec.Struct, frozen=True, gc=False):
 
 
 EVENTS, ACKS = "events", "twin-acks"
-ETAG, ENTITY_REVISION = "etag", "entity-revision"
 
 
 class TwinMessage(msgspec.Struct, frozen=True, gc=False):
