@@ -29,18 +29,9 @@ from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES
 from ackstream.settings import Settings
 from ackstream.settings.loading import with_values
+from ackstream.spark import checkpoint as checkpoints
 from ackstream.spark.batches import Trigger
-from ackstream.spark.checkpoint import (
-    RULES,
-    WAY_OUT,
-    Checkpoint,
-    CheckpointRules,
-    compare_batches,
-    deciding_values,
-    fixed_values,
-    guard_checkpoint,
-    topic_ids,
-)
+from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, deciding_values, fixed_values, topic_ids
 from ackstream.spark.clock import QueryClock, Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, FURTHER, REHEARSAL, RUN, disconnect
 from ackstream.spark.lease import LeaseLog, lease_seconds, watching
@@ -145,13 +136,13 @@ class Job:
         last, end = checkpoint.planned, None
         if last is not None and last.unfinished:
             end = checkpoint.planned_end(last.batch, settings.kafka.topic(self.ticks or ""))
-        ours = fixed_values(settings, self.keeps.fixed) | topics | {RULES: self.keeps.rules}
+        ours = fixed_values(settings, self.keeps.fixed) | topics | {checkpoints.RULES: self.keeps.rules}
         if self.keeps.shards is not None:
             ours |= distribute(own, attrgetter(self.keeps.shards)(settings), checkpoint.remembered)
         query_id, batch = checkpoint.query_id, -1 if last is None else last.batch
         newest = -1 if query_id is None else self.keeps.committed(own, settings, query_id)
-        compare_batches(checkpoint.location, batch, newest, self.keeps.otherwise)
-        former = guard_checkpoint(
+        checkpoints.compare_batches(checkpoint.location, batch, newest, self.keeps.otherwise)
+        former = checkpoints.guard_checkpoint(
             checkpoint,
             ours,
             self.remedy,
@@ -323,7 +314,7 @@ def _failed(settings: Settings, name: str, error: StreamingQueryException) -> Ac
         with suppress(Py4JJavaError):
             file = _damaged(SparkSession.active(), settings.lake.checkpoint(name)) if named is None else named[1]
             if file is not None:
-                return StoppedError(f"The file {file} is missing or damaged: {WAY_OUT}")
+                return StoppedError(f"The file {file} is missing or damaged: {checkpoints.WAY_OUT}")
     return StoppedError(f"The query {name} has failed: {query_cause(text)}. A restart continues from the checkpoint.")
 
 
