@@ -25,25 +25,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ackstream.errors import StartError, StoppedError
 from ackstream.kafka import topics as kafka_topics
 from ackstream.kafka.clients import connect_admin, connect_consumer
+from ackstream.observe import metrics
 from ackstream.observe.endpoint import HEALTH
-from ackstream.observe.metrics import (
-    AHEAD,
-    BATCH_SECONDS,
-    BATCHES_DONE,
-    FIGURES,
-    INPUT_ROWS,
-    LAG,
-    LAST_BATCH,
-    LOST,
-    OVERDUE,
-    PHASE_SECONDS,
-    QUERY_ACTIVE,
-    SIGN,
-    STATE_BYTES,
-    TICK,
-    TRANSACTION,
-    Tally,
-)
+from ackstream.observe.metrics import FIGURES, Tally
 from ackstream.settings import Settings
 from ackstream.settings.kafka import real
 from ackstream.spark.batches import Work, repeating
@@ -212,7 +196,7 @@ class TopicWatch:
                 log.warning(_TRANSACTION, *partition, offset, self._query, now - since, bootstrap, *partition)
         for topic, name in self.names.items():
             held = [now - since for partition, (_, since) in self._transactions.items() if partition.topic == topic]
-            FIGURES.set(TRANSACTION, self._query, name, value=max(held, default=0))
+            FIGURES.set(metrics.TRANSACTION, self._query, name, value=max(held, default=0))
         return stable
 
 
@@ -254,12 +238,12 @@ def committer(
                     # the first batch may hang: until its end, the offsets at which it starts count
                     started = query._jsq.streamingQuery().committedOffsets()  # noqa: SLF001
                     for topic, count in lags(offsets or _known(started, _RESTORED), ends).items():
-                        FIGURES.set(LAG, query.name, watch.names[topic], value=count)
+                        FIGURES.set(metrics.LAG, query.name, watch.names[topic], value=count)
                 if offsets == committed:
                     return
                 for partition, count in lost_records(committed or first_offsets(query), offsets, beginnings).items():
                     total += count
-                    FIGURES.count(LOST, query.name, watch.names.get(partition.topic, "clock"), by=count)
+                    FIGURES.count(metrics.LOST, query.name, watch.names.get(partition.topic, "clock"), by=count)
                     log.error(
                         "%s records of %s were deleted before %s read them; %s since its start.",
                         *(count, "-".join(map(str, partition)), query.name, total),
@@ -276,17 +260,18 @@ def take(progress: Mapping[str, Any], tally: Tally) -> None:
     """Count a batch by its progress, Spark's JSON."""
     name, phases = progress["name"], progress.get("durationMs") or {}
     seconds = (phases.get(_TOTAL) or progress.get("batchDuration") or 0) / 1000
-    tally.count(BATCHES_DONE, name)
-    tally.observe(BATCH_SECONDS, name, values=(seconds,))
+    tally.count(metrics.BATCHES_DONE, name)
+    tally.observe(metrics.BATCH_SECONDS, name, values=(seconds,))
     for phase, milliseconds in phases.items():
         if phase != _TOTAL:
-            tally.count(PHASE_SECONDS, name, phase, by=milliseconds / 1000)
-    tally.count(INPUT_ROWS, name, by=sum(source.get("numInputRows") or 0 for source in progress.get("sources") or ()))
+            tally.count(metrics.PHASE_SECONDS, name, phase, by=milliseconds / 1000)
+    rows = sum(source.get("numInputRows") or 0 for source in progress.get("sources") or ())
+    tally.count(metrics.INPUT_ROWS, name, by=rows)
     began = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp()
-    tally.set(LAST_BATCH, name, value=began + seconds)
+    tally.set(metrics.LAST_BATCH, name, value=began + seconds)
     states = progress.get("stateOperators") or ()
     if states:
-        tally.set(STATE_BYTES, name, value=sum(state.get("memoryUsedBytes") or 0 for state in states))
+        tally.set(metrics.STATE_BYTES, name, value=sum(state.get("memoryUsedBytes") or 0 for state in states))
 
 
 def newest(progresses: Any, last: int) -> list[Mapping[str, Any]]:
@@ -311,12 +296,12 @@ class QueryObservation:
             self.last = progress["batchId"]
             take(progress, tally)
         if reading is not None:
-            tally.set(OVERDUE, self._name, value=reading.overdue_ms / 1000)
-            tally.set(AHEAD, self._name, value=reading.ahead_ms / 1000)
+            tally.set(metrics.OVERDUE, self._name, value=reading.overdue_ms / 1000)
+            tally.set(metrics.AHEAD, self._name, value=reading.ahead_ms / 1000)
             if reading.signed_ago is not None:
-                tally.set(SIGN, self._name, value=time.time() - reading.signed_ago)
+                tally.set(metrics.SIGN, self._name, value=time.time() - reading.signed_ago)
             if reading.tick_ms:
-                tally.set(TICK, self._name, value=reading.tick_ms / 1000)
+                tally.set(metrics.TICK, self._name, value=reading.tick_ms / 1000)
         # replaced, not changed: another thread reads it
         self.tally = tally
 
@@ -333,12 +318,12 @@ def observed(query: StreamingQuery, name: str, clock: QueryClock | None) -> Iter
         # there is no public way that does not read all of it, field by field
         observation.look(newest(query._jsq.recentProgress(), observation.last), reading)  # noqa: SLF001
 
-    FIGURES.set(QUERY_ACTIVE, name, value=1)
+    FIGURES.set(metrics.QUERY_ACTIVE, name, value=1)
     FIGURES.follow(f"batches of {name}", lambda: observation.tally)
     expected = nullcontext() if clock is None else HEALTH.expecting(kafka, SIGN_SECONDS)
     try:
         with expected, repeating(f"observation of {name}", SECONDS, lambda: nullcontext(look)):
             yield
     finally:
-        FIGURES.set(QUERY_ACTIVE, name, value=0)
+        FIGURES.set(metrics.QUERY_ACTIVE, name, value=0)
         FIGURES.unfollow(f"batches of {name}")

@@ -62,10 +62,13 @@ def test_every_metric_is_counted_somewhere_with_a_value_for_each_label() -> None
         for node in nodes:
             if not isinstance(node, ast.Call):
                 continue
-            names = [one.id for one in node.args if isinstance(one, ast.Name) and one.id in imported & CONSTANTS.keys()]
-            for name in names:
+            for place, one in enumerate(node.args):
+                # some modules import the constants, others the module of the metrics
+                text = ast.unparse(one)
+                name = text.removeprefix("metrics.")
+                if name not in CONSTANTS or (name == text and name not in imported):
+                    continue
                 used.add(name)
-                place = next(i for i, one in enumerate(node.args) if isinstance(one, ast.Name) and one.id == name)
                 if isinstance(node.func, ast.Attribute):
                     assert len(node.args) - place - 1 == len(CONSTANTS[name].labels), f"{path}: {name}"
     assert used == CONSTANTS.keys()
