@@ -160,10 +160,6 @@ class QueryClock:
         self._broker_time = self._lease.sign(broker.lease)
         self._believed, self._signed = self._pace.follow(self._broker_time, asked, passing()), asked
 
-    def end(self, broker: ClockBroker) -> None:
-        """End the run."""
-        self._lease.end(broker.lease)
-
     def reading(self) -> ClockReading:
         """Return the present state; for any thread."""
         now = passing()
@@ -305,7 +301,7 @@ def clock(settings: Settings, lease: str, ticks: str | None, topics: Iterable[st
             broker = ClockBroker(LeaseLog(stack, settings.kafka, name), settings, ticks, topics)
             yield lambda: own.step(broker)
             # after a shutdown in order, the next run need not wait
-            own.end(broker)
+            own_lease.end(broker.lease)
 
     with ExitStack() as stack:
         own_lease.claim(LeaseLog(stack, settings.kafka, name))
