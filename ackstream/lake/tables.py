@@ -204,11 +204,9 @@ def newest_own_batch(names: Iterable[str], spark: SparkSession, settings: Settin
 
 
 def _prepare(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
-    make = _adjust if DeltaTable.isDeltaTable(spark, path) else _create
-    make(spark, table, path, wanted)
-
-
-def _create(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]) -> None:
+    if DeltaTable.isDeltaTable(spark, path):
+        _adjust(spark, table, path, wanted)
+        return
     builder = DeltaTable.createIfNotExists(spark).location(path).comment(table.comment)
     builder = builder.addColumns(table.schema)
     if PARTITION in table.names:

@@ -72,7 +72,7 @@ def test_a_merged_table_of_an_earlier_release_gets_deletion_vectors_and_other_pr
     spark: SparkSession, lake: Lake
 ) -> None:
     old = replace(schemas.ALL_TABLES["things"], derived=False)
-    tables._create(spark, old, lake.table("things"), tables.properties(lake, old))
+    tables._prepare(spark, old, lake.table("things"), tables.properties(lake, old))
     tables.create(spark, lake, ["things"])
     for number in range(2):
         things.merge(spark, lake, spark.createDataFrame(changed(number)).selectExpr("*", f"{number}L AS batch"))
@@ -160,7 +160,7 @@ def test_a_job_adds_a_column_and_writes_beside_one_that_it_does_not_know(spark: 
     older = [column for column in schemas.ALL_TABLES["outcomes"].columns if column.name != "reply_topic"]
     shade = schemas.Column("shade", schemas.TEXT, "someone's own", nullable=True)
     old = replace(schemas.ALL_TABLES["outcomes"], columns=(*older, shade))
-    tables._create(spark, old, lake.table("outcomes"), tables.properties(lake, old))
+    tables._prepare(spark, old, lake.table("outcomes"), tables.properties(lake, old))
     tables.create(spark, lake)
     ArchiveFold(lake).write(records.frame(spark, [records.outcome(1)]), 0, "query")
     found = deltalake.DeltaTable(lake.table("outcomes"))
