@@ -76,7 +76,7 @@ def outcomes(
         hint = nearest(name, list(questions.QUESTIONS), "none is like it")
         raise InputError(f"Unknown question {question!r}: {hint}; `ackstream outcomes` lists the questions.")
     if sql:
-        terminal.echo(questions.QUESTIONS[name].sql.rstrip())
+        terminal.echo(questions.for_duckdb(questions.QUESTIONS[name].text).rstrip())
         return
     columns, rows = ask(terminal.load(), name, questions.parameters(name, argument))
     records = [dict(zip(columns, row, strict=True)) for row in rows]

@@ -53,11 +53,6 @@ class Question:
         return dict(line.split(": ", 1) for line in self._comments[1:])
 
     @property
-    def sql(self) -> str:
-        """The SQL for DuckDB over views with the names of the tables; parameters are ``$name``."""
-        return for_duckdb(self.text)
-
-    @property
     def tables(self) -> list[str]:
         """The tables in its SQL."""
         return sorted(_fields(self.text) & ALL_TABLES.keys())
@@ -78,7 +73,7 @@ def _fields(text: str) -> set[str]:
 
 
 def for_duckdb(text: str) -> str:
-    """Return SQL with braces for DuckDB: see :attr:`Question.sql`."""
+    """Return SQL with braces for DuckDB, over views with the names of the tables; parameters are ``$name``."""
     return text.format(**{field: field if field in ALL_TABLES else f"${field}" for field in _fields(text)})
 
 
