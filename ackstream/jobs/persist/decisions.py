@@ -49,13 +49,12 @@ class Admission:
         self.quota = limits.daily_quota_bytes
         self._limits = limits
         self._closed = tuple(topic for queue in queues if queue.ingress == "refuse" for topic in queue.topics)
-        self._max_bytes = limits.max_message_bytes
         self._judge_names = lru_cache(maxsize=65_536)(self._names)
 
     def judge(self, client: str, topic: str, size: int, *, expired: bool, stored_today: int) -> Verdict:
         """Decide about a message of ``size`` bytes; ``stored_today``: bytes that the client has stored on its day."""
         verdict = self._judge_names(client, topic)
-        if size > self._max_bytes:
+        if size > self._limits.max_message_bytes:
             return Verdict(dispositions.TOO_LARGE, logged=verdict.logged)
         if expired:
             return Verdict(dispositions.EXPIRED, logged=verdict.logged)
