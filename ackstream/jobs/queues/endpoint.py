@@ -152,12 +152,6 @@ class Endpoint:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def _take(self, record: Arrival | ConsumerReport) -> None:
-        if isinstance(record, Arrival):
-            self._arrive(record)
-        else:
-            self._read(record)
-
     def _arrive(self, record: Arrival) -> None:
         if self._queue.find(record.id) is not None:
             return
@@ -186,8 +180,11 @@ class Endpoint:
         else:
             self.unreadable.append((record, f"It cannot be processed: {error!r}."))
 
-    def _read(self, report: ConsumerReport) -> None:
-        record = read(report)
+    def _take(self, arrived: Arrival | ConsumerReport) -> None:
+        if isinstance(arrived, Arrival):
+            self._arrive(arrived)
+            return
+        record = read(arrived)
         session = self._sessions.get(record.consumer)
         if isinstance(record, queues.Bind):
             self._bind(record, session)
