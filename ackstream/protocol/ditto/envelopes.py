@@ -79,18 +79,10 @@ def decode(data: bytes) -> Envelope:
         check_storable(headers)
     except OverflowError as error:
         raise _unparsable(f"a number in a header is out of range: {error}!") from error
-    return Envelope(
-        TopicPath.parse(wire.topic),
-        headers,
-        wire.path,
-        wire.value,
-        wire.extra,
-        None if wire.status is None else _read_status(wire.status),
-        wire.revision,
-        wire.timestamp,
-        wire.metadata,
-        wire.fields,
-    )
+    topic = TopicPath.parse(wire.topic)
+    status = None if wire.status is None else _read_status(wire.status)
+    further = wire.revision, wire.timestamp, wire.metadata, wire.fields
+    return Envelope(topic, headers, wire.path, wire.value, wire.extra, status, *further)
 
 
 def encode(envelope: Envelope) -> bytes:
