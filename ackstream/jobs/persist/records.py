@@ -100,25 +100,16 @@ def read_metadata(table: pa.Table) -> Iterator[MessageMetadata | MessageRun]:
     numbers: Integers = pc.fill_null(pc.cast(pc.if_else(valid, text, None), pa.int64()), -1).to_numpy()
     starts = np.flatnonzero(~_continues(table, numbers))
     ends = np.append(starts[1:], table.num_rows)
-    sizes, times = table.column("size").to_numpy(), table.column("timestamp").to_numpy()
+    sizes, times, offsets = (table.column(name).to_numpy() for name in ("size", "timestamp", "offset"))
     totals, largest = np.add.reduceat(sizes, starts), np.maximum.reduceat(sizes, starts)
-    newest = np.maximum.reduceat(times, starts)
-    offsets = table.column("offset").to_numpy()
-    for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+    columns = (starts, ends, totals, largest, np.maximum.reduceat(times, starts), offsets[ends - 1])
+    for start, end, total, most, newest, last in zip(*(column.tolist() for column in columns), strict=True):
         (message,) = _messages(table, start, 1)
         if end - start == 1:
             yield message
             continue
-        first = int(numbers[start])
-        yield MessageRun(
-            message,
-            range(first, first + end - start),
-            int(totals[index]),
-            int(largest[index]),
-            int(newest[index]),
-            int(offsets[end - 1]),
-            partial(_messages, table, start, end - start),
-        )
+        first, again = int(numbers[start]), partial(_messages, table, start, end - start)
+        yield MessageRun(message, range(first, first + end - start), total, most, newest, last, again)
 
 
 def _continues(table: pa.Table, numbers: Integers) -> Booleans:
