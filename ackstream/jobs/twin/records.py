@@ -53,19 +53,12 @@ def read_command(envelope: Envelope, headers: Mapping[str, Any], timestamp: int,
     part = resource(envelope.path)
     if (action == "create" and part.kind != "thing") or (action == "delete" and part.kind == "policyId"):
         raise errors.unknown_path(envelope.path)
-    if_match, if_none_match = headers.get(IF_MATCH), headers.get(IF_NONE_MATCH)
-    return TwinCommand(
-        topic.thing_id,
-        action,
-        part,
-        timestamp,
-        UNSET if action in ("retrieve", "delete") else _value(envelope.value, topic.thing_id, action, part, max_bytes),
-        None if if_match is None else read_tags(IF_MATCH, if_match),
-        None if if_none_match is None else read_tags(IF_NONE_MATCH, if_none_match),
-        headers.get(CONDITION),
-        envelope.fields,
-        headers.get(IF_EQUAL),
-    )
+    has_value = action not in ("retrieve", "delete")
+    value = _value(envelope.value, topic.thing_id, action, part, max_bytes) if has_value else UNSET
+    texts = {name: headers.get(name) for name in (IF_MATCH, IF_NONE_MATCH)}
+    if_match, if_none_match = (None if text is None else read_tags(name, text) for name, text in texts.items())
+    own = topic.thing_id, action, part, timestamp, value
+    return TwinCommand(*own, if_match, if_none_match, headers.get(CONDITION), envelope.fields, headers.get(IF_EQUAL))
 
 
 def _value(raw: Raw | msgspec.UnsetType, thing_id: str, action: str, part: Resource, max_bytes: int) -> Any:
