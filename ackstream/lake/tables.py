@@ -64,10 +64,9 @@ def create(spark: SparkSession, lake: Lake, names: Iterable[str] = TABLES) -> No
         table would have to be altered that may have one writer only
     """
     for name in names:
+        table = ALL_TABLES[name]
         # another job may be at the same table
-        commits.retried(
-            partial(_prepare, spark, ALL_TABLES[name], location(lake, name), properties(lake, ALL_TABLES[name]))
-        )
+        commits.retried(partial(_prepare, spark, table, location(lake, name), properties(lake, table)))
 
 
 def read(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
