@@ -65,11 +65,8 @@ _PLACEHOLDERS = (
 _HEADER = "header:"
 
 Parameter: TypeAlias = Callable[[Context], Element]
-
-
-class _Call(NamedTuple):
-    function: Callable[..., Element]
-    parameters: list[Parameter]
+_Call: TypeAlias = tuple[Callable[..., Element], list[Parameter]]
+"""A function, and its parameters."""
 
 
 class Pipeline(NamedTuple):
@@ -195,7 +192,7 @@ def _call(stage: str) -> _Call:
         constants = [_text(parameter(Context({}))) for parameter in parameters]
         if not set(constants[1:2] if len(constants) == _THREE else constants) & _CONDITIONS.keys():
             raise PlaceholderError(f"fn:filter needs a condition in quotes: one of {', '.join(_CONDITIONS)}")
-    return _Call(function, parameters)
+    return function, parameters
 
 
 # functions: an element and the parameters' elements to the resulting element
