@@ -27,7 +27,6 @@ from ackstream.jobs.persist.records import MessageMetadata
 from ackstream.jobs.persist.state import DAYS_IN_MEMORY, TABLES, PublisherState, StoredStates
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.lake import tables
-from ackstream.lake.schemas import ALL_TABLES
 from ackstream.observe.metrics import FIGURES, KNOWN_PUBLISHERS, MESSAGES
 from ackstream.protocol.dispositions import NOT_PROCESSED
 from ackstream.protocol.messages import CommandAck, encode_ack, write_stored
@@ -223,14 +222,11 @@ class PersistFold:
         states = [
             {
                 "client": client,
-                "batch": batch,
                 "last_seq": state.watermark,
                 "told": told,
-                "query_id": query_id,
                 "state": _encode(state).decode(),
                 "acks": _encode(acks[client]).decode() if client in acks else None,
             }
             for client, state in result.changed.items()
         ]
-        rows = pa.Table.from_pylist(states, schema=ALL_TABLES["publishers"].arrow)
-        tables.append_rows(spark, rows, self._settings.lake, "publishers", query_id, batch)
+        tables.append_rows(spark, pa.Table.from_pylist(states), self._settings.lake, "publishers", query_id, batch)
