@@ -93,17 +93,10 @@ class Planes:
             for name, (batch, at) in sorted(self._destinations.items())
         ]
         counts = {**self._samples.known, "queues": len(lines)}
-        return PlanesView(
-            self._samples.publisher_lines(now, SHOWN),
-            self._samples.reader_lines(now, SHOWN),
-            lines[:SHOWN],
-            destinations,
-            list(reversed(self._letters)),
-            self._changes.total(now),
-            counts,
-            {name: trend.counts(now) for name, trend in self._trends.items()},
-            dict(self._newest),
-        )
+        people = self._samples.publisher_lines(now, SHOWN), self._samples.reader_lines(now, SHOWN)
+        letters, changes = list(reversed(self._letters)), self._changes.total(now)
+        trends = {name: trend.counts(now) for name, trend in self._trends.items()}
+        return PlanesView(*people, lines[:SHOWN], destinations, letters, changes, counts, trends, dict(self._newest))
 
     def _stored(self, record: Any) -> None:
         decided = messages.read_stored(record.value)
