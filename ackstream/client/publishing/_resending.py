@@ -1,7 +1,4 @@
-"""Which messages a publisher sends, and when. Pure.
-
-As many as its window has room for; again those that it keeps, at its logon, and those that stay unanswered.
-"""
+"""Which messages a publisher sends again, and when: those that it keeps, at its logon, and unanswered ones. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from ackstream.client.errors import WindowError
-from ackstream.client.options import PublisherOptions
 from ackstream.protocol.dispositions import DUPLICATE
 from ackstream.protocol.intervals import Interval
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER
@@ -27,28 +22,6 @@ class Logon(NamedTuple):
 
     resent: list[int]
     holes: list[Interval]
-
-
-class Window:
-    """How much may be sent and not acknowledged."""
-
-    def __init__(self, options: PublisherOptions) -> None:
-        """Take over the sizes; raise a WindowError if they let nothing through, or if the timeout is none."""
-        self._messages, self._size = options.window, options.window_bytes
-        if self._messages < 1 or self._size < 1:
-            sizes = f"{self._messages} messages and {self._size} bytes"
-            raise WindowError(f"A publish window of {sizes} lets nothing through: use 1 or more.")
-        timeout_ms = round(options.ack_timeout * 1000)
-        if options.stage == "persisted" and timeout_ms < 1:
-            raise WindowError(f"An ack timeout of {timeout_ms} ms would resend forever: use 1 ms or more.")
-
-    def room(self, many: int, taken: int, sizes: Sequence[int]) -> int:
-        """Return for how many messages there is room beside ``many`` of ``taken`` bytes; a larger one goes alone."""
-        for count, size in enumerate(sizes):
-            if many and (many >= self._messages or taken + size > self._size):
-                return count
-            many, taken = many + 1, taken + size
-        return len(sizes)
 
 
 def last_own(session: str, takeovers: Takeovers) -> int:

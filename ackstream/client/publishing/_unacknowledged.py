@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import takewhile
 
 from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.core.storage import KeptMessage, PublishStore
-from ackstream.client.errors import FlushTimeout, GapError, RefusedError, WouldBlockError
+from ackstream.client.errors import FlushTimeout, GapError, RefusedError, WindowError, WouldBlockError
 from ackstream.client.options import PublisherOptions
-from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, Takeovers, Window, last_own
+from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, Takeovers, last_own
 from ackstream.client.publishing.publications import FailedMessage, Open, PublishStatistics, Stage, receipts
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
@@ -35,12 +35,20 @@ class UnacknowledgedMessages(Awaited):
     def __init__(
         self, messages: PublishStore, options: PublisherOptions, clock: Callable[[], int] = monotonic_ms
     ) -> None:
-        """Take over an earlier run's messages, unsent until :meth:`logged_on`; windows may exceed Solace's 1 to 255."""
+        """Take over an earlier run's messages, unsent until :meth:`logged_on`; windows may exceed Solace's 1 to 255.
+
+        Raises WindowError: the sizes of the window let nothing through, or unanswered messages have no timeout.
+        """
         super().__init__()
-        self._window = Window(options)
+        if options.window < 1 or options.window_bytes < 1:
+            sizes = f"{options.window} messages and {options.window_bytes} bytes"
+            raise WindowError(f"A publish window of {sizes} lets nothing through: use 1 or more.")
+        timeout_ms = round(options.ack_timeout * 1000)
+        if options.stage == "persisted" and timeout_ms < 1:
+            raise WindowError(f"An ack timeout of {timeout_ms} ms would resend forever: use 1 ms or more.")
         self._messages, self._options = messages, options
         self._stage: Stage = options.stage
-        self._timer = Retransmission(round(options.ack_timeout * 1000), options.conflation_ms)
+        self._timer = Retransmission(timeout_ms, options.conflation_ms)
         self._clock = clock
         self._open: dict[int, Open] = {}
         # by number, ascending: when it was last sent
@@ -110,7 +118,7 @@ class UnacknowledgedMessages(Awaited):
         with self.changed:
             if self.ended is not None:
                 raise self.ended
-            fitting = [] if self._waiting else new[: self._fits([message.size for message, _ in new])]
+            fitting = [] if self._waiting else new[: self._fits(message.size for message, _ in new)]
             first = self._messages.last + 1
             if not fitting:
                 return range(first, first)
@@ -297,15 +305,19 @@ class UnacknowledgedMessages(Awaited):
         for entry in opened.values():
             entry.future.set_exception(self.ended)
 
-    def _fits(self, sizes: Sequence[int]) -> int:
-        return self._window.room(len(self._in_flight), self._bytes, sizes)
+    def _fits(self, sizes: Iterable[int]) -> int:
+        """Return for how many messages of these sizes the window has room; a larger one goes alone."""
+        many, taken = len(self._in_flight), self._bytes
+        for size in sizes:
+            if many and (many >= self._options.window or taken + size > self._options.window_bytes):
+                break
+            many, taken = many + 1, taken + size
+        return many - len(self._in_flight)
 
     def _admit(self) -> list[int]:
-        now, admitted = self._clock(), []
-        while self._waiting and self._fits([self._size(self._waiting[0])]):
-            admitted.append(self._waiting.popleft())
-            self._in_flight[admitted[-1]] = now
-            self._bytes += self._size(admitted[-1])
+        admitted = [self._waiting.popleft() for _ in range(self._fits(map(self._size, self._waiting)))]
+        self._in_flight.update(dict.fromkeys(admitted, self._clock()))
+        self._bytes += sum(map(self._size, admitted))
         return admitted
 
     def _size(self, seq: int) -> int:
