@@ -222,7 +222,7 @@ class PublisherLink:
             self._session.lapse()
             self._closing.wait(max(0.0, min(AGAIN_SECONDS, deadline - time.monotonic())))
             self._command(headers, timeout, LogonTimeout)
-        self._messages.measure(monotonic_ms() - began)
+        self._messages.timer.measure(monotonic_ms() - began)
         if self.logon.status != "success":
             raise RefusedError.of(self.logon.reason or NOT_ENTITLED, "The logon")
         return self.logon
@@ -251,7 +251,7 @@ class PublisherLink:
             if self._logged_on:
                 if self.readers is not None:
                     self.readers.keep_roles()
-                self.life.look(time.monotonic(), away=self._away or self._messages.silent)
+                self.life.look(time.monotonic(), away=self._away or self._messages.timer.silent)
 
     def _receive(self, record: Any) -> None:
         answer = reader_records.read_answer(record.value)

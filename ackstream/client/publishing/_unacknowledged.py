@@ -48,7 +48,7 @@ class UnacknowledgedMessages(Awaited):
             raise WindowError(f"An ack timeout of {timeout_ms} ms would resend forever: use 1 ms or more.")
         self._messages, self._options = messages, options
         self._stage: Stage = options.stage
-        self._timer = Retransmission(timeout_ms, options.conflation_ms)
+        self.timer = Retransmission(timeout_ms, options.conflation_ms)
         self._clock = clock
         self._open: dict[int, Open] = {}
         # by number, ascending: when it was last sent
@@ -63,15 +63,6 @@ class UnacknowledgedMessages(Awaited):
         # until the answer to the logon shows whose numbers they are about
         self._refusals: list[CommandAck] | None = []
         self._counts: Counter[str] = Counter()
-
-    def measure(self, duration_ms: int) -> None:
-        with self.changed:
-            self._timer.measure(duration_ms)
-
-    @property
-    def silent(self) -> bool:
-        with self.changed:
-            return self._timer.silent
 
     @property
     def statistics(self) -> PublishStatistics:
@@ -221,7 +212,7 @@ class UnacknowledgedMessages(Awaited):
             for seq in late:
                 del self._unstored[seq]
             if self._stage == "persisted":
-                timed_out = self._timer.due(self._in_flight, now)
+                timed_out = self.timer.due(self._in_flight, now)
                 self._in_flight.update(dict.fromkeys(timed_out, now))
                 late |= set(timed_out) - self._unstored.keys()
             return sorted(late)
@@ -242,7 +233,7 @@ class UnacknowledgedMessages(Awaited):
             return []
         last = ack.seq
         if last is None or last <= self._messages.discarded:
-            self._timer.note(ack.reason)
+            self.timer.note(ack.reason)
             return []
         if ack.status == "failure" or ack.reason in (DUPLICATE, NOT_ENTITLED):
             # before it is dropped: after a crash in between, the next logon reports the refusal again
@@ -251,8 +242,8 @@ class UnacknowledgedMessages(Awaited):
         with self.changed:
             done = list(takewhile(lambda seq: seq <= last, self._in_flight))
             self._bytes -= sum(map(self._size, done))
-            self._timer.answered({seq: self._in_flight.pop(seq) for seq in done}, self._clock())
-            self._timer.note(ack.reason)
+            self.timer.answered({seq: self._in_flight.pop(seq) for seq in done}, self._clock())
+            self.timer.note(ack.reason)
             while self._waiting and self._waiting[0] <= last:
                 # sent by an earlier run
                 done.append(self._waiting.popleft())
