@@ -18,7 +18,7 @@ import msgspec
 from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from ackstream.client.core.connection import Connection
-from ackstream.client.core.lifetime import AGAIN_SECONDS, Lifetime, Session, call_handler
+from ackstream.client.core.lifetime import AGAIN_SECONDS, Lifetime, call_handler
 from ackstream.client.core.storage import KeptMessage, PublishStore
 from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, RefusedError, TakenOverError
 from ackstream.client.options import PublisherOptions
@@ -62,7 +62,6 @@ class PublisherLink:
         if qos is not None or on_reader_ack is not None:
             self.readers = WriterAcknowledgements(qos or WriterQos(), self._name, self._ask_settle, on_reader_ack)
         self._id = f"logon-{secrets.token_hex(8)}"
-        self._session: Session[int] = Session()
         self._records = Publications(self._name, self._id, acknowledged=self._stage == "persisted")
         self._flushes = count(1)
         # how often a message was handed to Kafka, and by the last hurry
@@ -219,7 +218,6 @@ class PublisherLink:
             if self.logon.status != "retry":
                 break
             self.logon = None
-            self._session.lapse()
             self._closing.wait(max(0.0, min(AGAIN_SECONDS, deadline - time.monotonic())))
             self._command(headers, timeout, LogonTimeout)
         self._messages.timer.measure(monotonic_ms() - began)
@@ -279,13 +277,12 @@ class PublisherLink:
             self._receive_logon(ack)
 
     def _receive_logon(self, ack: CommandAck) -> None:
-        own = ack.cid == self._id
+        logon, own = self.logon, ack.cid == self._id
         if own and ack.reason != SESSION_OVER:
             with self._messages.changed:
                 self.logon = ack
-                self._session.begin(_position(ack), HURRY_SECONDS)
                 self._messages.changed.notify_all()
-        elif own or self._session.is_over(_position(ack)):
+        elif own or (logon is not None and _position(ack) > _position(logon)):
             self.life.fail(TakenOverError(f"Another publisher has logged on as {self._name}: names must be unique."))
 
     def _end(self, error: Exception) -> None:
