@@ -25,7 +25,7 @@ from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._reader_acks import WriterAcknowledgements
 from ackstream.client.publishing._resending import Logon, Takeovers
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-from ackstream.client.publishing.publications import Headers, Publications, Stage
+from ackstream.client.publishing.publications import Headers, Publications
 from ackstream.client.reading.samples import WriterQos
 from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.protocol import readers as reader_records
@@ -55,14 +55,13 @@ class PublisherLink:
         self._logged_on = self._away = False
         self._topic, self._options = connection.kafka.topic("app-acks"), options
         self._name = options.name
-        self._stage: Stage = options.stage
         self._store, self._messages = store, messages
         qos, on_reader_ack = options.writer_qos, options.on_application_acknowledgment
         self.readers: WriterAcknowledgements | None = None
         if qos is not None or on_reader_ack is not None:
             self.readers = WriterAcknowledgements(qos or WriterQos(), self._name, self._ask_settle, on_reader_ack)
         self._id = f"logon-{secrets.token_hex(8)}"
-        self._records = Publications(self._name, self._id, acknowledged=self._stage == "persisted")
+        self._records = Publications(self._name, self._id, acknowledged=self._options.stage == "persisted")
         self._flushes = count(1)
         # how often a message was handed to Kafka, and by the last hurry
         self._sent, self._hurried = 0, -1
@@ -90,7 +89,7 @@ class PublisherLink:
         known = first if kept or first > 1 else None
         headers = self._records.logon(self._id, known, options.window, options.conflation_ms, self._store.store)
         stored = self._command(headers, timeout, LogonTimeout)
-        if self._stage == "persisted":
+        if self._options.stage == "persisted":
             answer = self._answered_logon(headers, timeout)
             found = self._messages.logged_on(answer.seq or 0, answer.highest or 0, answer.takeovers)
         else:
@@ -271,7 +270,7 @@ class PublisherLink:
             with self._messages.changed:
                 self._flushing.discard(cid)
                 self._messages.changed.notify_all()
-        elif ack.ack_type == "persisted" and self._stage == "persisted" and ack.session in (None, self._id):
+        elif ack.ack_type == "persisted" and self._options.stage == "persisted" and ack.session in (None, self._id):
             self.send_again(self._messages.acknowledged(ack))
         elif ack.ack_type == "processed" and cid.startswith("logon-"):
             self._receive_logon(ack)

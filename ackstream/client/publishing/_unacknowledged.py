@@ -47,7 +47,6 @@ class UnacknowledgedMessages(Awaited):
         if options.stage == "persisted" and timeout_ms < 1:
             raise WindowError(f"An ack timeout of {timeout_ms} ms would resend forever: use 1 ms or more.")
         self._messages, self._options = messages, options
-        self._stage: Stage = options.stage
         self.timer = Retransmission(timeout_ms, options.conflation_ms)
         self._clock = clock
         self._open: dict[int, Open] = {}
@@ -169,7 +168,7 @@ class UnacknowledgedMessages(Awaited):
             self._accepted.add(seq)
             up_to = self._accepted.watermark
             self.changed.notify_all()
-        if self._stage == "persisted" or up_to == before:
+        if self._options.stage == "persisted" or up_to == before:
             return []
         return self.acknowledged(CommandAck(ack_type="persisted", first=before + 1, seq=up_to))
 
@@ -211,7 +210,7 @@ class UnacknowledgedMessages(Awaited):
             late = {seq for seq, at in self._unstored.items() if at is not None and at <= now}
             for seq in late:
                 del self._unstored[seq]
-            if self._stage == "persisted":
+            if self._options.stage == "persisted":
                 timed_out = self.timer.due(self._in_flight, now)
                 self._in_flight.update(dict.fromkeys(timed_out, now))
                 late |= set(timed_out) - self._unstored.keys()
@@ -257,7 +256,7 @@ class UnacknowledgedMessages(Awaited):
             admitted = self._admit()
             self.changed.notify_all()
         windowed, duplicate = self._options.windowed, last if ack.reason == DUPLICATE else None
-        for seq, receipt in receipts(good, opened, self._stage, duplicate, windowed=windowed):
+        for seq, receipt in receipts(good, opened, self._options.stage, duplicate, windowed=windowed):
             if (entry := opened[seq]) is not None:
                 entry.future.set_result(receipt)
             if not windowed or seq == good[-1]:
@@ -316,7 +315,7 @@ class UnacknowledgedMessages(Awaited):
         return 0 if message is None else message.size
 
     def _flushed(self, last: int, stage: Stage) -> bool:
-        if stage != self._stage:
+        if stage != self._options.stage:
             # the newest are stored last
             return all(seq in self._accepted for seq in reversed(self._messages.numbers()) if seq <= last)
         return self._messages.discarded >= last or len(self._messages) == 0
