@@ -67,8 +67,8 @@ class PublisherLink:
         self._sent, self._hurried = 0, -1
         # the flushes whose answers are waited for
         self._flushing: set[str] = set()
-        self._closed, self._closing = threading.Event(), threading.Event()
-        self._flushed = False
+        self._closing = threading.Event()
+        self.closed = self._flushed = False
         self._thread = self.life.thread(self._run, "ackstream-publisher")
         self._connection = connection.link(
             self._name,
@@ -101,10 +101,6 @@ class PublisherLink:
         for hole in found.holes:
             self._command(self._records.withdrawal(*hole), timeout, LogonTimeout)
         return found
-
-    def check_open(self) -> None:
-        if self._closed.is_set():
-            raise PublisherClosedError("The publisher is closed.")
 
     def send(self, seq: int, message: KeptMessage) -> None:
         """Send a message; to be called under ``order``."""
@@ -162,9 +158,9 @@ class PublisherLink:
     def close(self, timeout: float) -> list[int]:
         """Send records for at most ``timeout`` seconds, fail futures; return unstored messages. May be repeated."""
         with self.order:
-            if self._closed.is_set():
+            if self.closed:
                 return []
-            self._closed.set()
+            self.closed = True
         left: list[int] = []
         until = time.monotonic() + timeout
         if not self.life.inside:

@@ -14,7 +14,7 @@ from ackstream.client.core.connection import connection_of
 from ackstream.client.core.lifetime import Client
 from ackstream.client.core.storage import KeptMessage, PublishStore, Synchronous
 from ackstream.client.core.tracing import trace_sending
-from ackstream.client.errors import AcknowledgementTimeout, FlushTimeout
+from ackstream.client.errors import AcknowledgementTimeout, FlushTimeout, PublisherClosedError
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._publisher_link import PublisherLink
 from ackstream.client.publishing._reader_acks import SETTLE_TIMEOUT, WriterAcknowledgements
@@ -173,7 +173,8 @@ class Publisher(Client):
         done = 0
         while done < len(new):
             with self._link.order:
-                self._link.check_open()
+                if self._link.closed:
+                    raise PublisherClosedError("The publisher is closed.")
                 behind = readers is not None and readers.full
                 # where readers are tracked, each message may have to wait for them
                 some = [] if behind else new[done:] if readers is None else new[done : done + 1]
