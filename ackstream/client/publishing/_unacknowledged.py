@@ -7,6 +7,7 @@ number. After a logon the messages that the service lacks are sent again, in ord
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from ackstream.client.core.storage import KeptMessage, PublishStore
 from ackstream.client.errors import FlushTimeout, GapError, RefusedError, WindowError, WouldBlockError
 from ackstream.client.options import PublisherOptions
 from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, Takeovers, last_own
-from ackstream.client.publishing.publications import FailedMessage, Open, PublishStatistics, Stage, receipts
+from ackstream.client.publishing.publications import FailedMessage, Open, PublishStatistics, Receipt, Stage
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
@@ -255,9 +256,13 @@ class UnacknowledgedMessages(Awaited):
             self._counts["failed"] += len(done) - len(good)
             admitted = self._admit()
             self.changed.notify_all()
-        windowed, duplicate = self._options.windowed, last if ack.reason == DUPLICATE else None
-        for seq, receipt in receipts(good, opened, self._options.stage, duplicate, windowed=windowed):
-            if (entry := opened[seq]) is not None:
+        stage, windowed, now = self._options.stage, self._options.windowed, time.time_ns() // 1_000_000
+        for seq in good:
+            # a message of an earlier run has no company
+            entry, duplicate = opened[seq], seq == last and ack.reason == DUPLICATE
+            context, first = None if entry is None else entry.context, good[0] if windowed else seq
+            receipt = Receipt(seq, stage, context, first, now, duplicate)
+            if entry is not None:
                 entry.future.set_result(receipt)
             if not windowed or seq == good[-1]:
                 call_handler(self._options.on_receipt, receipt)

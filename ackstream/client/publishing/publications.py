@@ -5,8 +5,7 @@ Arguments are checked before a message has a number. The service's headers come 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -129,17 +128,6 @@ class Open(NamedTuple):
 
     future: Future[Receipt]
     context: Any
-
-
-def receipts(
-    numbers: Sequence[int], opened: Mapping[int, Open | None], stage: Stage, duplicate: int | None, *, windowed: bool
-) -> Iterator[tuple[int, Receipt]]:
-    """Yield the receipts of messages that one ack covers; those of an earlier run have no company."""
-    now = time.time_ns() // 1_000_000
-    for seq in numbers:
-        entry, first = opened[seq], numbers[0] if windowed else seq
-        context = None if entry is None else entry.context
-        yield seq, Receipt(seq, stage, context, first, now, duplicate=seq == duplicate)
 
 
 def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = None) -> KeptMessage:
