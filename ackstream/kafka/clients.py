@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaProducer, errors
@@ -18,13 +19,10 @@ from ackstream.errors import AccessRefusedError, ClientError, SettingsError, Unr
 from ackstream.kafka.library import AdaptedConsumer, KeyPartitioner, PatientClient, Sockets, keep_identity
 from ackstream.kafka.login import check_login, guess_protocol, not_allowed, of_login
 from ackstream.kafka.security import java_security, python_security
+from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
     from typing_extensions import Self
-
-    from ackstream.settings import Kafka
 
 BOOTSTRAP_MS = 10_000
 RECONNECT_MS = 1_000

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,13 +18,10 @@ from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.login import check_access
+from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from typing_extensions import Self
-
-    from ackstream.settings import Kafka
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,11 +29,9 @@ from ackstream.kafka.reader import TopicReader, check_topics
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from typing_extensions import Self
 
-Guard: TypeAlias = "Callable[[Callable[[], None]], None]"
+Guard: TypeAlias = Callable[[Callable[[], None]], None]
 """Runs the loop of a thread, and handles the error that ends it."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -21,8 +22,6 @@ from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
-
     from typing_extensions import Self
 
 log = logging.getLogger(__name__)

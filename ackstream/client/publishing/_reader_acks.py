@@ -6,20 +6,16 @@ Rules: brokers.md R6, R8 to R10, R13. The settle job reports acknowledgements at
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.errors import ReaderTimeout
 from ackstream.client.reading.samples import WriterQos, settle_silent
+from ackstream.protocol import readers
 from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterState, WriterStateRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ackstream.protocol.readers import Answer
 
 ASK_SECONDS = 3.0
 SETTLE_TIMEOUT = 30.0
@@ -78,7 +74,7 @@ class WriterAcknowledgements(Awaited):
             new = [(max(low, state.written + 1), high) for low, high in holes if high > state.written]
             self._finish(new, self._start - 1)
 
-    def receive(self, answer: Answer) -> None:
+    def receive(self, answer: readers.Answer) -> None:
         if isinstance(answer, ApplicationAcknowledged):
             for callback in self._callbacks(answer):
                 call_handler(self._handler, callback)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Session
+from ackstream.client.queues.queued_messages import FlowQos
 from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
+from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ackstream.client.queues.queued_messages import FlowQos
-    from ackstream.protocol.queues import QueueAnswer, QueueRequest
-    from ackstream.protocol.readers import SampleOutcome
+from ackstream.protocol.readers import SampleOutcome
 
 MAX_MISSING = 1_000
 """The most deliveries that one record reports as lost."""
@@ -102,7 +98,7 @@ class QueueSession:
         self.bound: Bound | None = None
         self.over: Unbound | None = None
 
-    def receive(self, record: QueueAnswer, now_ms: int = 0) -> MessageDelivered | NotSettled | None:
+    def receive(self, record: queues.QueueAnswer, now_ms: int = 0) -> MessageDelivered | NotSettled | None:
         """Receive an answer; return it if it concerns the application. Duplicates and foreign answers are ignored."""
         if record.queue != self._bind.queue or self.over is not None:
             return None
@@ -155,7 +151,7 @@ class QueueSession:
         self._counts[outcome] += 1
         return self._batches.add(delivery.message, now_ms, outcome)
 
-    def hand_out(self, delivery: MessageDelivered, now_ms: int) -> list[QueueRequest]:
+    def hand_out(self, delivery: MessageDelivered, now_ms: int) -> list[queues.QueueRequest]:
         """Note that the application gets a delivery; return the records that Kafka should have before.
 
         Those are acceptances and the report of this, for the first, second, fourth, eighth … delivery of a session. So
@@ -205,7 +201,7 @@ class QueueSession:
         self._counts["expired"] += 1
         return True
 
-    def due(self, now_ms: int) -> Iterator[QueueRequest]:
+    def due(self, now_ms: int) -> Iterator[queues.QueueRequest]:
         """Return the records that are due: the bind until it is answered, signs of life, waiting acceptances."""
         if self.over is not None:
             return
@@ -274,7 +270,7 @@ class QueueSession:
             self._missing += sign.missing
             self.stored(sign)
 
-    def end(self) -> Iterator[QueueRequest]:
+    def end(self) -> Iterator[queues.QueueRequest]:
         """Return the last records to send; nothing can be settled afterwards."""
         if self.over is None:
             yield from self._batches.flush()
