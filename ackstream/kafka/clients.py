@@ -228,20 +228,14 @@ def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
             check_login(kafka.bootstrap, kafka.security)
         merged = {**_COMMON, **options, **python_security(kafka.security), **own}
         return client(**{name: value for name, value in merged.items() if name in known})
-    except errors.KafkaConfigurationError as error:
-        raise _unfit(error) from error
-    except errors.KafkaError as error:
-        raise failure(kafka, error) from error
-    except (ValueError, TypeError, RuntimeError, OSError) as error:
-        # a codec or a file that this machine lacks, or values that exclude each other
-        raise _unfit(error) from error
-
-
-def _unfit(error: Exception) -> SettingsError:
-    return SettingsError(
-        f"No Kafka client can be made with kafka.options.python and kafka.security: {str(error).rstrip('.')}. Correct "
-        f"them."
-    )
+    except (errors.KafkaError, ValueError, TypeError, RuntimeError, OSError) as error:
+        if isinstance(error, errors.KafkaError) and not isinstance(error, errors.KafkaConfigurationError):
+            raise failure(kafka, error) from error
+        # else a codec or a file that this machine lacks, or values that exclude each other
+        raise SettingsError(
+            f"No Kafka client can be made with kafka.options.python and kafka.security: {str(error).rstrip('.')}. "
+            f"Correct them."
+        ) from error
 
 
 def python_options(kafka: Kafka, known: Collection[str] = _DEFAULTS) -> dict[str, Any]:
@@ -291,12 +285,8 @@ def failure(kafka: Kafka, error: errors.KafkaError) -> ClientError:
     if isinstance(error, errors.LeaderNotAvailableError):
         return UnreachableError(f"{error.args[0]}: start the broker that has its newest records.")
     hint = guess_protocol(kafka.bootstrap) if kafka.security.protocol == "PLAINTEXT" else None
-    return UnreachableError(
-        f"No Kafka answers at {kafka.bootstrap}: {hint}."
-        if hint
-        else f"No Kafka answers at {kafka.bootstrap}: start one with `ackstream up`, or correct kafka.bootstrap "
-        f"(ACKSTREAM_KAFKA_BOOTSTRAP)."
-    )
+    remedy = hint or "start one with `ackstream up`, or correct kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)"
+    return UnreachableError(f"No Kafka answers at {kafka.bootstrap}: {remedy}.")
 
 
 def backoff(attempt: int) -> float:
