@@ -146,11 +146,12 @@ class Worker(Closing):
     def is_over(self, record: Any, timeout_ms: int | None) -> bool:
         """Return whether the timeout of a command is over by the clock of the broker, which may be set back."""
         broker = self.outbox.broker
-        if not _is_over(record, timeout_ms, broker.milliseconds):
+        if timeout_ms is None or broker.milliseconds is None:
             return False
-        if not broker.fresh:
+        deadline = record.timestamp + timeout_ms
+        if deadline < broker.milliseconds and not broker.fresh:
             self.ask_time()
-        return broker.fresh and _is_over(record, timeout_ms, broker.milliseconds)
+        return bool(broker.fresh and deadline < broker.milliseconds)
 
     def _finish(self) -> None:
         self._producer.close()
@@ -292,10 +293,6 @@ class Worker(Closing):
 
 _HELD = "The labels are held again, or another client has them: records are handled."
 _NOT_HELD = "The labels are not held: records and answers wait until they are, or are taken."
-
-
-def _is_over(record: Any, timeout_ms: int | None, now_ms: float | None) -> bool:
-    return timeout_ms is not None and now_ms is not None and record.timestamp + timeout_ms < now_ms
 
 
 def _partition(record: Any) -> TopicPartition:
