@@ -57,8 +57,8 @@ class QueueLink:
         self._options, self._life, self._settle = options, life, settle
         session, outcomes = secrets.randbits(53), outcomes_of(options.mode, options.outcomes)
         self._bind = Bind(options.queue, options.name, session, options.backlog, outcomes)
-        self._halted, self._asking = False, 0
-        self._session = self._new_session()
+        self._asking = 0
+        self._session = self._new_session(stopped=False)
         self.stopped, self._closing = threading.Event(), threading.Event()
         self._unsent: deque[QueueRequest] = deque()
         self._send_failures, self._fetch_failures, self._stuck = Failures(), Failures(), Lasting()
@@ -104,9 +104,9 @@ class QueueLink:
         """Wait for the next message, and return it; ``None`` after the timeout, and once the link has ended."""
         with self.changed:
             self._asking += 1
-            self.changed.wait_for(lambda: (self._has_next() and not self._halted) or not self.working, timeout)
+            self.changed.wait_for(lambda: (self._has_next() and not self._session.stopped) or not self.working, timeout)
             self._asking -= 1
-            if not self._ready or not self.working or self._halted:
+            if not self._ready or not self.working or self._session.stopped:
                 return None
             message = self._pop_ready()
             records = self._session.hand_out(message.delivery, monotonic_ms())
@@ -119,8 +119,7 @@ class QueueLink:
     def halt(self, *, halted: bool) -> None:
         """Hand out nothing more and want nothing more, or go on."""
         with self.changed:
-            self._halted = halted
-            self._session.stop(stopped=halted)
+            self._session.stopped = halted
             # before any settlement that makes room
             self._send(self._session.due(monotonic_ms()))
             self.changed.notify_all()
@@ -257,12 +256,12 @@ class QueueLink:
                 self.counts["lost"] += 1
                 self._drop_ready()
                 self._bind = msgspec.structs.replace(self._bind, session=secrets.randbits(53))
-                self._session = self._new_session()
+                self._session = self._new_session(stopped=self._session.stopped)
 
-    def _new_session(self) -> QueueSession:
+    def _new_session(self, *, stopped: bool) -> QueueSession:
         options = self._options
         batches = AckBatches(self._bind, options.ack_batch, round(options.ack_timeout * 1000))
-        return QueueSession(self._bind, batches, self.counts, options.flow or FlowQos(), stopped=self._halted)
+        return QueueSession(self._bind, batches, self.counts, options.flow or FlowQos(), stopped=stopped)
 
     @property
     def _fetchable(self) -> int:

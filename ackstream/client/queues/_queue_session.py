@@ -69,12 +69,13 @@ class QueueSession:
     """One session of a consumer at a queue; the caller sends the records that its methods return.
 
     :ivar unanswered: whether a question to the queue has no answer yet: the bind, or one each third of a session
+    :ivar stopped: whether the consumer wants no messages for the moment, which the next record reports
     """
 
     def __init__(
         self, bind: Bind, batches: AckBatches, counts: Counter[str], flow: FlowQos, *, stopped: bool = False
     ) -> None:
-        """Begin with a bind that is due at once; a ``stopped`` consumer wants no messages for the moment."""
+        """Begin with a bind that is due at once."""
         self._bind = bind
         self._identity = (bind.queue, bind.consumer, bind.session)
         self._session: Session[int] = Session(AGAIN_SECONDS * 1_000)
@@ -83,7 +84,7 @@ class QueueSession:
         self._pause = self._ask_at = inf
         self.unanswered = True
         self._last, self._flow = 0, flow
-        self._stopped, self._reported_stop = stopped, False
+        self.stopped, self._reported_stop = stopped, False
         # deliveries that have arrived and are not reported, and since when there are some
         self._unreported, self._since = 0, 0
         # the numbers that were passed over and are not reported, and the reports that Kafka may not have
@@ -207,18 +208,14 @@ class QueueSession:
             return
         due = self._session.due(now_ms)
         if due == "begin":
-            self._reported_stop = self._stopped
-            yield msgspec.structs.replace(self._bind, stopped=self._stopped)
+            self._reported_stop = self.stopped
+            yield msgspec.structs.replace(self._bind, stopped=self.stopped)
         elif due == "alive" or (self.bound is not None and self._reports(now_ms)):
             yield self.report(now_ms)
         yield from self._batches.due(now_ms)
         if now_ms >= self._ask_at:
             self.unanswered, self._ask_at = True, now_ms + self._pause
             yield self._question
-
-    def stop(self, *, stopped: bool) -> None:
-        """Report with the next record whether the consumer wants messages."""
-        self._stopped = stopped
 
     @property
     def held(self) -> int:
@@ -230,7 +227,7 @@ class QueueSession:
         return self._unreported > 0 or self._handed_out > self._reported_out
 
     def _reports(self, now_ms: int) -> bool:
-        if self._missing or self._stopped != self._reported_stop:
+        if self._missing or self.stopped != self._reported_stop:
             return True
         full = self._unreported >= self._flow.threshold(self.bound.backlog if self.bound else 0)
         return full or (self._news and now_ms >= self._since + self._flow.ack_time * 1000)
@@ -248,8 +245,8 @@ class QueueSession:
                     self._lease_ends[message] = end
                 elif delivery.number <= received:
                     self._lease_ends.setdefault(message, end)
-        self._unreported, self._reported_stop, self._reported_out = 0, self._stopped, handed_out
-        sign = Alive(*self._identity, received, missing, self._stopped, handed_out)
+        self._unreported, self._reported_stop, self._reported_out = 0, self.stopped, handed_out
+        sign = Alive(*self._identity, received, missing, self.stopped, handed_out)
         if missing:
             self._unconfirmed[sign] = None
         return sign

@@ -332,10 +332,10 @@ def test_what_was_not_reported_as_missing_is_not_reported_as_handed_out() -> Non
 def test_a_report_of_missing_deliveries_that_kafka_does_not_take_is_made_again_as_things_are_then() -> None:
     session = _flow()
     session.receive(_delivered(4), 6_000)
-    session.stop(stopped=True)
+    session.stopped = True
     (sign,) = _due(session, 6_000)
     assert sign == Alive("q", "A", 7, 4, (2, 3), stopped=True)
-    session.stop(stopped=False)
+    session.stopped = False
     session.receive(_delivered(5), 6_001)
     # the service must not forget 2 and 3 before it knows that they are missing
     assert _due(session, 6_002) == _received(1)
@@ -358,9 +358,9 @@ def test_a_stopped_consumer_binds_as_such() -> None:
 
 def test_stopping_and_starting_is_reported_at_once() -> None:
     session = _flow()
-    session.stop(stopped=True)
+    session.stopped = True
     assert [_due(session, 6_000), _due(session, 6_001)] == [[Alive("q", "A", 7, 1, stopped=True)], []]
-    session.stop(stopped=False)
+    session.stopped = False
     assert _due(session, 6_002) == _received(1)
 
 
