@@ -196,51 +196,37 @@ def all_of(reader: TopicReader, partitions: Iterable[int], topic: str) -> Iterat
             yield from (record for record in records if record.offset < end)
 
 
-def _records(reader: TopicReader, places: Iterable[Place]) -> dict[Place, Any]:
-    """Return the records at some places that Kafka still has; a place may name any topic, partition and offset."""
-    consumer = reader.consumer
-    known = consumer.topics()
-    wanted = [one for one in places if one[0] in known and one[1] in consumer.partitions_for_topic(one[0])]
-    ends = consumer.end_offsets([TopicPartition(*partition) for partition in {one[:2] for one in wanted}])
-    wanted = [one for one in wanted if 0 <= one[2] < ends[TopicPartition(*one[:2])]]
-    return reader.fetch(wanted)
-
-
 def contents(reader: TopicReader, lake: Lake, letters: Sequence[Letter]) -> dict[str, Content]:
     """Return the content of those letters whose record is still stored: in Kafka, or in a table."""
-    messages = [letter for letter in letters if letter.queue and letter.batch is not None]
-    records = [letter for letter in letters if not letter.queue]
-    rows = _stored(lake, messages) if messages else {}
-    found = {one.id: rows[one.place] for one in messages if one.place in rows}
-    kept = _records(reader, {one.copy or one.place for one in records}) if records else {}
-    for one in records:
-        if (record := kept.get(one.copy or one.place)) is not None:
-            # of a copy without the headers of the system that has made it
-            prefix = None if one.copy is None else _system(dict(record.headers))
-            headers = [each for each in record.headers if prefix is None or not each[0].startswith(prefix)]
-            found[one.id] = Content(record.key, record.value, headers)
-    missing = [one.id for one in records if one.id not in found]
-    return found | (_copies(lake, missing) if missing else {})
+    from ackstream.lake import reading  # noqa: PLC0415 - it takes a second
 
-
-def _stored(lake: Lake, letters: Iterable[Letter]) -> dict[Place, Content]:
-    """Return the messages of letters in the table ``messages`` by their coordinates."""
-    from ackstream.lake.reading import messages_at  # noqa: PLC0415 - it takes a second
-
-    return {
-        (row["topic"], row["partition"], row["offset"]): Content(
-            row["key"], row["value"], [(header["name"], header["value"]) for header in row["headers"] or ()]
-        )
-        for row in messages_at(lake, [(one.batch or 0, one.partition, one.offset) for one in letters])
-    }
-
-
-def _copies(lake: Lake, ids: Sequence[str]) -> dict[str, Content]:
-    """Return records as the table ``dead_letters`` has them, without headers; no record that it has only in part."""
-    from ackstream.lake.reading import database, views  # noqa: PLC0415 - see above
-
-    with database(lake, ["dead_letters"]) as connection:
-        if not views(connection):
-            return {}
-        query = "SELECT id, key, value FROM dead_letters WHERE NOT truncated AND list_contains($1, id)"
-        return {name: Content(key, value, []) for name, key, value in connection.execute(query, [ids]).fetchall()}
+    found: dict[str, Content] = {}
+    if messages := [letter for letter in letters if letter.queue and letter.batch is not None]:
+        rows = {
+            (row["topic"], row["partition"], row["offset"]): Content(
+                row["key"], row["value"], [(header["name"], header["value"]) for header in row["headers"] or ()]
+            )
+            for row in reading.messages_at(lake, [(one.batch or 0, one.partition, one.offset) for one in messages])
+        }
+        found = {one.id: rows[one.place] for one in messages if one.place in rows}
+    records, consumer = [letter for letter in letters if not letter.queue], reader.consumer
+    if records:
+        # a letter may name any topic, partition and offset
+        known, named = consumer.topics(), {one.copy or one.place for one in records}
+        wanted = [one for one in named if one[0] in known and one[1] in consumer.partitions_for_topic(one[0])]
+        ends = consumer.end_offsets([TopicPartition(*partition) for partition in {one[:2] for one in wanted}])
+        kept = reader.fetch([one for one in wanted if 0 <= one[2] < ends[TopicPartition(*one[:2])]])
+        for letter in records:
+            if (record := kept.get(letter.copy or letter.place)) is not None:
+                # of a copy without the headers of the system that has made it
+                prefix = None if letter.copy is None else _system(dict(record.headers))
+                headers = [each for each in record.headers if prefix is None or not each[0].startswith(prefix)]
+                found[letter.id] = Content(record.key, record.value, headers)
+    if missing := [letter.id for letter in records if letter.id not in found]:
+        with reading.database(lake, ["dead_letters"]) as connection:
+            if reading.views(connection):
+                # the table has no headers, and some records only in part
+                query = "SELECT id, key, value FROM dead_letters WHERE NOT truncated AND list_contains($1, id)"
+                copies = connection.execute(query, [missing]).fetchall()
+                found |= {name: Content(key, value, []) for name, key, value in copies}
+    return found
