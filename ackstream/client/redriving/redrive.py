@@ -116,13 +116,11 @@ def redrive(
         letters = from_topic(reader, source, where) if source else from_tables(settings.lake, where)
         report.chosen = len(letters)
         if dry_run:
-            left = _left(settings, reader, letters, report)
-            report.redriven = len(left)
+            report.redriven = len(_left(settings, reader, letters, report))
             return report
         with _Run(settings, reader, source, to, report) as run:
             # after its start: the open transaction of a run that was killed is over
-            left = _left(settings, reader, letters, report)
-            run.send(left, rate, progress)
+            run.send(_left(settings, reader, letters, report), rate, progress)
     return report
 
 
