@@ -24,7 +24,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from ackstream.errors import AccessRefusedError, AckstreamError, UnreachableError
 from ackstream.settings.kafka import KafkaSecurity
-from ackstream.settings.security import OAuth, Tls, revealed
+from ackstream.settings.security import OAuth, revealed
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,13 @@ def java_security(security: KafkaSecurity) -> dict[str, str]:
     """Return the options of the JVM's clients; certificates and keys are text, as other machines lack the files."""
     found: dict[str, str] = {"security.protocol": security.protocol}
     if security.encrypted:
-        found |= _java_tls(security.tls)
+        tls = security.tls
+        found |= _java_trust(tls.authorities)
+        if tls.certificate is not None:
+            found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": tls.chain}
+            found["ssl.keystore.key"] = tls.private_key()
+        if not tls.verify_hostname:
+            found["ssl.endpoint.identification.algorithm"] = ""
     if security.logs_in and security.mechanism is not None:
         found["sasl.mechanism"] = security.mechanism
     if security.by_password:
@@ -64,16 +70,6 @@ def java_security(security: KafkaSecurity) -> dict[str, str]:
         found["sasl.jaas.config"] = _login(_MODULES[str(security.mechanism)], login)
     if security.mechanism == "OAUTHBEARER":
         found |= _java_oauth(security.oauth)
-    return found
-
-
-def _java_tls(tls: Tls) -> dict[str, str]:
-    found = _java_trust(tls.authorities)
-    if tls.certificate is not None:
-        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": tls.chain}
-        found["ssl.keystore.key"] = tls.private_key()
-    if not tls.verify_hostname:
-        found["ssl.endpoint.identification.algorithm"] = ""
     return found
 
 
