@@ -46,6 +46,7 @@ class ReaderHistory(Awaited):
         super().__init__()
         self._final = False
         self.counts: Counter[str] = Counter()
+        """By the names of ``ReaderStatistics``, those of the reader and its link included."""
         self.reports: dict[str, AckReports] = {}
         """By writer, of those whose first sample for this reader is known."""
         self.gaps: set[str] = set()

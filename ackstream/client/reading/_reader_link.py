@@ -86,7 +86,6 @@ class ReaderLink:
         self._sender = ReliableSender(self.producer)
         self.link.consumer.pause(*self._partitions)
         self._positions = ReaderPositions(self.link.consumer, history, lake, reader)
-        self.counts = self._positions.counts
 
     def begin(self, timeout: float) -> None:
         """Start reading; then settle knows the reader. Raises ``SettleTimeout``, or ``UnreachableError``."""

@@ -7,7 +7,6 @@ which samples were acknowledged, and missing ones are read again from Kafka or f
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -55,7 +54,6 @@ class ReaderPositions:
         self, consumer: Any, history: ReaderHistory, lake: Lake | None, reader: Acknowledger | None = None
     ) -> None:
         """Let ``consumer`` read for ``history``; without a ``lake`` only Kafka is read."""
-        self.counts: Counter[str] = Counter()
         self.persisting = False
         """Whether a record of ``stored`` has arrived since messages hold up reading."""
         self.paused = False
@@ -194,13 +192,13 @@ class ReaderPositions:
         if self._history.full:
             return False
         found, lost = read_stored(lake, writer, runs, self._rows, self._reader)
-        self.counts["fetched"] += len(found)
+        self._history.counts["fetched"] += len(found)
         for sample in found:
             self._history.add(sample, in_kafka=False)
         if found:
             self._rows = min(FETCH_ROWS, max(1, FETCH_BYTES * len(found) // sum(sample.size for sample in found)))
         if lost:
-            self.counts["lost"] += sum(last - first + 1 for first, last in lost)
+            self._history.counts["lost"] += sum(last - first + 1 for first, last in lost)
             log.error("Skipped messages of %s that are neither in Kafka nor in the table: %s", writer, lost[:10])
             self._history.skip(writer, lost)
         return True

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -115,8 +114,6 @@ class SampleReader(Client):
         connection = connection_of(options.bootstrap_servers)
         self._qos = options.qos or ReaderQos()
         self._topics, self._filter = names("topics", options.topics), options.filter
-        self._durable = options.durable
-        self._counts: Counter[str] = Counter()
         labels = frozenset(names("labels", options.labels))
         epoch = time.time_ns() // 1_000  # of two that start at once, one is later
         writers = names("writers", options.writers)
@@ -194,7 +191,7 @@ class SampleReader(Client):
 
         Connext has no negative acknowledgement for its writer: it stays unacknowledged, and returns at the next start.
         """
-        self._counts["rejected"] += 1
+        self._history.counts["rejected"] += 1
         self._label_acks.rejected(sample, reason, status)
 
     @property
@@ -210,9 +207,8 @@ class SampleReader(Client):
     @property
     def statistics(self) -> ReaderStatistics:
         """Counts since the reader began."""
-        counters = (self._counts, self._history.counts, self._link.counts)
         names = set(ReaderStatistics.__struct_fields__) - {"waiting", "unreadable"}
-        counts = {name: sum(counter[name] for counter in counters) for name in names}
+        counts = {name: self._history.counts[name] for name in names}
         return ReaderStatistics(**counts, waiting=self._history.waiting, unreadable=self._link.link.unreadable)
 
     def close(self, *, leave: bool = True) -> None:
@@ -223,7 +219,7 @@ class SampleReader(Client):
 
         :param leave: no writer waits for a temporary reader; otherwise its samples are kept until its lease ends
         """
-        self._close(leave=leave and not self._durable)
+        self._close(leave=leave and not self._history.start.durable)
 
     def unregister(self) -> None:
         """Close the reader for good: no writer waits for its name any more.
@@ -282,7 +278,7 @@ class SampleReader(Client):
             handler(samples)
         except Exception as error:
             for sample in samples:
-                self._counts["failed"] += 1
+                self._history.counts["failed"] += 1
                 log.exception("The handler failed for message %s of %s.", sample.seq, sample.publisher)
                 if failed.add(sample, time.monotonic()) == 1:
                     self._label_acks.failed(sample, error)

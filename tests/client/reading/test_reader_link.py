@@ -252,7 +252,7 @@ class _World:
 
     @property
     def lost(self) -> int:
-        return self.session.counts["lost"]
+        return self.history.counts["lost"]
 
 
 def _answer(*known: KnownWriter, epoch: int = 1) -> ReaderState:

@@ -119,7 +119,7 @@ def test_what_holds_up_others_is_fetched_once_it_is_certainly_missing(lake: Lake
     consumer.at = 10
     assert recovering.recover([PARTITION])
     assert _numbers(history) == [1, 2, 4, 5, 6]
-    assert (recovering.counts["fetched"], recovering.counts["lost"], history.missing()) == (4, 0, {})
+    assert (history.counts["fetched"], history.counts["lost"], history.missing()) == (4, 0, {})
 
 
 def test_what_is_found_missing_later_waits_for_what_kafka_has_by_then(lake: Lake) -> None:
@@ -172,7 +172,7 @@ def test_so_many_rows_are_fetched_at_once_that_they_weigh_little(lake: Lake, mon
     recovering, fetched = ReaderPositions(Consumer(), history, lake), []
     while len(_numbers(history)) < 5 and len(fetched) < 20:
         recovering.recover([PARTITION])
-        fetched.append(recovering.counts["fetched"])
+        fetched.append(history.counts["fetched"])
     assert sorted({*fetched}) == [0, 1, 3, 5], "one row, then as many as weigh that much"
 
 
@@ -182,7 +182,7 @@ def test_without_a_table_a_paused_reader_loses_nothing() -> None:
     recovering.paused = True
     for _ in range(5):
         assert not recovering.recover([PARTITION])
-    assert (_numbers(history), recovering.counts["lost"]) == ([], 0)
+    assert (_numbers(history), history.counts["lost"]) == ([], 0)
     for seq in (1, 2, 4, 5):
         history.add(Sample("w1", None, None, b"", {}, 0, seq, 0, seq))
     assert _numbers(history) == [1, 2, 4, 5, 6]
@@ -201,7 +201,7 @@ def test_without_a_table_reading_goes_back_to_the_first_record_of_kafka_before_a
         SamplesGoneError, match=r"Messages 1 to 5 of w1 .* start r1 with `lake`.* `ackstream readers list`"
     ):
         recovering.recover([PARTITION])
-    assert (consumer.sought, recovering.counts["lost"], _numbers(history)) == ([2], 0, [])
+    assert (consumer.sought, history.counts["lost"], _numbers(history)) == ([2], 0, [])
 
 
 def test_reading_goes_back_twice_as_far_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,5 +224,5 @@ def test_what_is_nowhere_is_skipped_and_logged(lake: Lake, caplog: pytest.LogCap
     for _ in range(3):
         recovering.recover([PARTITION])
     assert _numbers(history) == [1, 2, 4, 5, 6, 8]
-    assert recovering.counts["lost"] == 1
+    assert history.counts["lost"] == 1
     assert "neither in Kafka nor in the table: [(7, 7)]" in caplog.text

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +31,6 @@ class _Session:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.link = SimpleNamespace(unreadable=0, stop=threading.Event())
-        self.counts = Counter[str]()
         self.left: list[bool] = []
         self.takes_leave = True
         self.closed: Callable[[], None] = lambda: None
