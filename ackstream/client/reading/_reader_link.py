@@ -29,7 +29,7 @@ from ackstream.errors import StartError
 from ackstream.kafka.clients import CLOSE_SECONDS, failure
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.readers import Answer, ConsumerRecord, KnownWriter, ReaderStart
+from ackstream.protocol.readers import Answer, ConsumerRecord, KnownWriter
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings import Lake
 
@@ -53,7 +53,6 @@ class ReaderLink:
     def __init__(
         self,
         connection: Connection,
-        start: ReaderStart,
         history: ReaderHistory,
         reader: Acknowledger,
         *,
@@ -62,7 +61,7 @@ class ReaderLink:
         after_poll: Callable[[float], None],
     ) -> None:
         """Connect; ``after_poll`` is called several times a second with the monotonic time in seconds."""
-        self._start, self._history, self._reader = start, history, reader
+        self._start, self._history, self._reader = history.start, history, reader
         self._life, self._after_poll = life, after_poll
         self._session: Session[int] = Session()
         self._started = threading.Event()
@@ -76,11 +75,11 @@ class ReaderLink:
         kafka = self._kafka = connection.kafka
         self._messages, self._stored, self._acks = map(kafka.topic, ("messages", "stored", "app-acks"))
         self.link = connection.link(
-            start.reader,
+            self._start.reader,
             sends="app-acks",
             addressed="publisher-acks",
             whole=("messages", "stored"),
-            group=kafka.group(f"reader-{start.reader}"),
+            group=kafka.group(f"reader-{self._start.reader}"),
         )
         self.producer = Producer(kafka, self.link.producer)
         self._sender = ReliableSender(self.producer)
@@ -237,7 +236,7 @@ class ReaderLink:
     def _begin(self, state: readers.ReaderState) -> None:
         stored, known = self.link.assignment.of(self._stored), self._known(state)
         try:
-            self._positions.start(self._partitions, stored, state.as_of, known, durable=self._start.durable)
+            self._positions.start(self._partitions, stored, state.as_of, known)
         except KafkaError as error:
             self._failure = error
             raise

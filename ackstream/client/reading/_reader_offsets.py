@@ -68,15 +68,7 @@ class ReaderPositions:
         self._suspects: dict[str, int] = {}
         self._ends: dict[Any, int] = {}
 
-    def start(
-        self,
-        partitions: Sequence[Any],
-        stored: Sequence[Any],
-        as_of: int,
-        known: Sequence[KnownWriter],
-        *,
-        durable: bool,
-    ) -> None:
+    def start(self, partitions: Sequence[Any], stored: Sequence[Any], as_of: int, known: Sequence[KnownWriter]) -> None:
         """Begin with the writers of the settle job's state of ``as_of``, at the first message that may be needed."""
         committed = {partition: self._consumer.committed(partition) for partition in partitions}
         undelivered = any(writer.undelivered for writer in known)
@@ -85,7 +77,7 @@ class ReaderPositions:
         else:
             first = offsets_since(self._consumer, partitions, max(0, as_of - LOOKBACK_MS))
         starts = {part: first[part] if committed[part] is None else committed[part] for part in partitions}
-        if not undelivered and not durable:
+        if not undelivered and not self._history.start.durable:
             # the name may have been used long ago
             starts = {part: max(starts[part], first[part]) for part in partitions}
         self._starts = dict(starts)

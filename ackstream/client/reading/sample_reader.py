@@ -131,7 +131,7 @@ class SampleReader(Client):
         with ExitStack() as stack:
             self._labels = Labels(stack, connection.kafka, labels, None)
             self._link = ReaderLink(
-                connection, start, self._history, self, life=self._life, lake=options.lake, after_poll=self._after_poll
+                connection, self._history, self, life=self._life, lake=options.lake, after_poll=self._after_poll
             )
             stack.callback(self._link.close)
             self._outbox = Answers(self._link.producer, connection, self._labels)

@@ -201,7 +201,7 @@ def _session(
     nobody: Any = None  # only samples know the reader
     life = Lifetime(history.end, errors.append, None if states is None else states.append)
     connection = FakeConnection(link=link)
-    return ReaderLink(connection, history.start, history, nobody, life=life, lake=lake, after_poll=lambda _: None)
+    return ReaderLink(connection, history, nobody, life=life, lake=lake, after_poll=lambda _: None)
 
 
 class _World:
