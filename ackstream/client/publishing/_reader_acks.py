@@ -76,8 +76,7 @@ class WriterAcknowledgements(Awaited):
 
     def receive(self, answer: readers.Answer) -> None:
         if isinstance(answer, ApplicationAcknowledged):
-            for callback in self._callbacks(answer):
-                call_handler(self._handler, callback)
+            self._notify(answer)
             return
         with self.changed:
             if isinstance(answer, WriterState):
@@ -170,17 +169,13 @@ class WriterAcknowledgements(Awaited):
         new = self._done.merge([*runs, (1, released)] if released > 0 else runs)
         self._gone.merge(new)
 
-    def _callbacks(self, event: ApplicationAcknowledged) -> list[Callback]:
-        """Return the callbacks of an event, by sample; each reader and sample once, however often it is reported."""
+    def _notify(self, event: ApplicationAcknowledged) -> None:
+        """Call the handler about an event, by sample; each reader and sample once, however often it is reported."""
         with self.changed:
             if event.first > self.written:
-                return []
+                return
             notified = self._notified.setdefault(event.reader, Intervals(start=self._start))
             new = notified.add(event.first, min(event.last, self.written))
-        if event.response is None and not self._qos.propagate_no_response:
-            return []
-        return [
-            Callback(event.reader, event.role, seq, event.response, event.auto)
-            for first, last in new
-            for seq in range(first, last + 1)
-        ]
+        if event.response is not None or self._qos.propagate_no_response:
+            for seq in (number for first, last in new for number in range(first, last + 1)):
+                call_handler(self._handler, Callback(event.reader, event.role, seq, event.response, event.auto))
