@@ -287,16 +287,14 @@ class QueueLink:
             self._closing.wait(BACKOFF_SECONDS)
         with self.changed:
             for one in deliveries:
-                content = contents.get(one.message)
-                if content is None and one.partition in self._fetcher.offline:
+                if (content := contents.get(one.message)) is not None:
+                    message = QueueMessage.of(content, one, self._settle, self._lease_left)
+                    self._ready.append(message)
+                    self._ready_bytes += message.size
+                elif one.partition in self._fetcher.offline:
                     # behind the others
                     self._delivered.append(one)
-                    continue
-                if content is None:
+                else:
                     log.error("Gave back message %s, which %s.", one.message, self._fetcher.absence)
                     self._send(self._session.refuse(one))
-                    continue
-                message = QueueMessage.of(content, one, self._settle, self._lease_left)
-                self._ready.append(message)
-                self._ready_bytes += message.size
             self.changed.notify_all()
