@@ -113,8 +113,7 @@ class ReaderHistory(Awaited):
     def missing(self) -> dict[str, list[Interval]]:
         """Return by writer the stored samples that are absent and hold up those behind them."""
         with self.changed:
-            found = {writer: self._arrived[writer].missing() for writer in self.reports}
-        return {writer: runs for writer, runs in found.items() if runs}
+            return {writer: runs for writer in self.reports if (runs := self._arrived[writer].missing())}
 
     def drop(self) -> int:
         """Drop the samples of the writer with most bytes waiting; return how many (:meth:`dropped_offsets`)."""
