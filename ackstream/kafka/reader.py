@@ -7,7 +7,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,7 +42,7 @@ class TopicReader(Closing):
     At such a record (a header name that is not UTF-8, a wrong checksum, a batch that decompresses to too much), the
     library raises once, and the next poll would never return.
 
-    :ivar stop: ends :meth:`follow` and a wait for the broker
+    :ivar stop: ends the thread of :meth:`start` and a wait for the broker
     :ivar unreadable: the number of records that could not be unpacked
     :ivar on_unreadable: called in the reading thread with the partition and offset of such a record, and the error
     :ivar skipped: the number of records that could not be handled
@@ -90,14 +89,34 @@ class TopicReader(Closing):
     def start(
         self,
         name: str,
-        *handlers: Callable[[Any], None],
-        guard: Callable[[Callable[[], None]], None] | None = None,
+        handle: Callable[[Any], None],
+        after_poll: Callable[[float], None] = lambda _now: None,
+        *,
+        guard: Callable[[Callable[[], None]], None] = lambda follow: follow(),
         **limits: int,
     ) -> None:
-        """Start a thread that calls :meth:`follow`; ``guard`` runs it, and handles its fatal error."""
-        run = partial(self.follow, *handlers, limits=limits)
-        target, arguments = (run, ()) if guard is None else (guard, (run,))
-        self.thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+        """Start a thread that handles each record until the client stops, and logs exceptions.
+
+        ``after_poll`` is called after the records of each poll with the monotonic time in seconds. ``guard`` runs the
+        thread, and handles its fatal error; ``limits`` are those of :meth:`read`.
+        """
+
+        def follow() -> None:
+            while not self.stop.is_set():
+                for record in self.read(**limits):
+                    try:
+                        handle(record)
+                    except Exception:
+                        # an unusable record or a failing callback must not stop the client
+                        self.skipped += 1
+                        log.exception("A record of %s was skipped (offset %s).", record.topic, record.offset)
+                try:
+                    after_poll(time.monotonic())
+                except Exception:
+                    log.exception("A step of the thread %s failed and will be retried.", name)
+                    self.stop.wait(BACKOFF_SECONDS)
+
+        self.thread = threading.Thread(target=guard, args=(follow,), name=name, daemon=True)
         self.thread.start()
 
     def end(self) -> None:
@@ -124,29 +143,6 @@ class TopicReader(Closing):
                 self.stop.wait(BACKOFF_SECONDS)
             return []
         return [record for records in batches.values() for record in records]
-
-    def follow(
-        self,
-        handle: Callable[[Any], None],
-        after_poll: Callable[[float], None] = lambda _now: None,
-        *,
-        limits: Mapping[str, int],
-    ) -> None:
-        """Handle each record until the client stops, and log exceptions; ``limits`` are those of :meth:`read`."""
-        # ``after_poll``: called after the records of each poll with the monotonic time in seconds
-        while not self.stop.is_set():
-            for record in self.read(**limits):
-                try:
-                    handle(record)
-                except Exception:
-                    # an unusable record or a failing callback must not stop the client
-                    self.skipped += 1
-                    log.exception("A record of %s was skipped (offset %s).", record.topic, record.offset)
-            try:
-                after_poll(time.monotonic())
-            except Exception:
-                log.exception("A step of the thread %s failed and will be retried.", threading.current_thread().name)
-                self.stop.wait(BACKOFF_SECONDS)
 
     def fetch(self, places: Iterable[Place]) -> dict[Place, Any]:
         """Return the records at some places, without those that Kafka has deleted or that cannot be unpacked.
