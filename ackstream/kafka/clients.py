@@ -64,6 +64,8 @@ RESEND_SECONDS = 0.2
 """The pause before a record is sent again."""
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 60.0
 DELIVERY_SECONDS = 120.0
+TRANSACTION_SECONDS = 15.0
+"""How long an unfinished transaction of a program that was killed hides later records of its topics from readers."""
 CLOSE_SECONDS = 5.0
 BATCH_BYTES = 128 * 1024
 LINGER_MS = 2
@@ -107,14 +109,13 @@ def connect_producer(
     delivery_timeout: float = DELIVERY_SECONDS,
     linger_ms: int = LINGER_MS,
     transactional_id: str | None = None,
-    transaction_timeout: float = 60.0,
 ) -> Any:
     """Return a producer that neither loses nor duplicates records while the broker is away for a while.
 
     ``topic``: the real name of an existing one, whose partitions are looked up so that sending does not block;
     ``None``: not known yet. ``delivery_timeout``: seconds after which a record that the broker does not accept fails.
     ``transactional_id``: it ends the transactions of an earlier producer of that id, and sends within transactions,
-    which the broker aborts after ``transaction_timeout`` seconds.
+    which the broker aborts after ``TRANSACTION_SECONDS``.
     Raises UnreachableError: no broker answers.
     """
     milliseconds = round(delivery_timeout * 1000)
@@ -135,7 +136,7 @@ def connect_producer(
     if transactional_id is not None:
         config |= {
             "transactional_id": transactional_id,
-            "transaction_timeout_ms": round(transaction_timeout * 1000),
+            "transaction_timeout_ms": round(TRANSACTION_SECONDS * 1000),
             "max_block_ms": milliseconds,
         }
     producer = _connect(KafkaProducer, kafka, config)

@@ -42,8 +42,6 @@ FEW, PART = 10, 0.1
 
 BEHIND_SECONDS = 1.0
 """How long the letters that came back may be read after the next ones could be sent."""
-TRANSACTION_SECONDS = 15.0
-"""How long an unfinished transaction of a run that was killed hides later records of its topics from all readers."""
 END_SECONDS = 60.0
 """How long Kafka may take to end a transaction."""
 _REFUSALS = (*clients.OF_RECORD, errors.PolicyViolationError)
@@ -177,9 +175,7 @@ class _Run(clients.Closing):
         back = {kafka.topic(DEAD_LETTERS), kafka.topic(ACKS), *([source] if source else [])}
         self._returning = TopicReader.at_end(kafka, *sorted(back))
         try:
-            self._producer = clients.connect_producer(
-                kafka, self._audit, transactional_id=kafka.topic(REDRIVE), transaction_timeout=TRANSACTION_SECONDS
-            )
+            self._producer = clients.connect_producer(kafka, self._audit, transactional_id=kafka.topic(REDRIVE))
         except BaseException:
             self._returning.close()
             raise
@@ -236,7 +232,7 @@ class _Run(clients.Closing):
             if isinstance(error, errors.KafkaError) and is_fenced(self._producer, error):
                 raise RedriveStopped(
                     f"Another run of redrive has begun, which ends this one, or Kafka did not end a transaction within "
-                    f"{TRANSACTION_SECONDS:g} s: run one at a time. Run the command again; none is sent twice."
+                    f"{clients.TRANSACTION_SECONDS:g} s: run one at a time. Run the command again; none is sent twice."
                 ) from None
             # else it hides the records of others in its topics until it times out
             with suppress(errors.KafkaError):
