@@ -204,8 +204,7 @@ class QueueLink:
                 sent.add_errback(partial(self._not_stored, partial(self._unsent.append, record)))
             elif isinstance(record, Alive) and record.missing:
                 sent.add_errback(partial(self._not_stored, partial(self._session.not_stored, record)))
-                stored = partial(self._session.stored, record)
-                sent.add_callback(lambda _, stored=stored: stored())
+                sent.add_callback(partial(self._session.stored, record))
         return sent
 
     def _not_stored(self, again: Callable[[], None], error: Exception) -> None:

@@ -257,7 +257,7 @@ class QueueSession:
         unreported = [*self._missing, *(number for one in list(self._unconfirmed) for number in one.missing)]
         return min([self._last + 1, *unreported]) - 1
 
-    def stored(self, sign: Alive) -> None:
+    def stored(self, sign: Alive, _metadata: object = None) -> None:
         """Note that Kafka has a report of missing deliveries; may be called by any thread."""
         self._unconfirmed.pop(sign, None)
 
