@@ -185,10 +185,11 @@ class Outbox:
 
     def _queue(self, record: OutgoingRecord, until: float) -> Any:
         topic, key, value, headers = record
-        named = [(name, _bytes(text)) for name, text in headers]
+        key = key.encode() if isinstance(key, str) else key
+        named = [(name, text.encode() if isinstance(text, str) else text) for name, text in headers]
         while True:
             try:
-                return self._producer.send(topic, value=value, key=_bytes(key), headers=named)
+                return self._producer.send(topic, value=value, key=key, headers=named)
             except KafkaTimeoutError:
                 # the partitions of the topic are not known yet
                 if time.monotonic() > until:
@@ -198,10 +199,6 @@ class Outbox:
         producer, self._producer = self._producer, None
         if producer is not None:
             clients.close_producer(producer, seconds)
-
-
-def _bytes(text: str | bytes | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
 
 
 def wait_for_silence(kafka: Kafka) -> None:
