@@ -141,8 +141,7 @@ class QueueConsumer(Client):
         return message
 
     def __iter__(self) -> Iterator[QueueMessage]:
-        while (message := self.receive()) is not None:
-            yield message
+        return iter(self.receive, None)
 
     def stop(self) -> None:
         """Hand out and accept no further messages until :meth:`start`; those it holds can be settled."""
