@@ -14,8 +14,6 @@ from ackstream.errors import InputError, UnreachableError
 from ackstream.kafka.reader import Place, TopicReader
 from ackstream.settings import Lake
 
-Headers = list[tuple[str, "bytes | None"]]
-
 AT_ONCE = 500
 """The most letters that are read or sent at once."""
 MOST_DIGITS = 19
@@ -56,7 +54,7 @@ class Content(NamedTuple):
 
     key: bytes | None
     value: bytes | None
-    headers: Headers
+    headers: list[tuple[str, bytes | None]]
 
     @property
     def can_be_sent(self) -> bool:
