@@ -175,7 +175,7 @@ class QueueLink:
         while not self._closing.is_set() and self._life.error is None:
             with self.changed:
                 self._send(self._session.due(monotonic_ms()))
-                held, waits = self._session.held, self._asking and not (self._ready or self._delivered)
+                held, waits = len(self._session.held), self._asking and not (self._ready or self._delivered)
                 full = self.bound is not None and 0 < self.bound.backlog <= held
                 if self._stuck.due(monotonic_ms() / 1000, lasts=bool(full and waits)):
                     log.warning(

@@ -90,7 +90,8 @@ class QueueSession:
         # the numbers that were passed over and are not reported, and the reports that Kafka may not have
         self._missing: deque[int] = deque()
         self._unconfirmed: dict[Alive, None] = {}
-        self._held: dict[str, MessageDelivered] = {}
+        self.held: dict[str, MessageDelivered] = {}
+        """The deliveries that are not settled."""
         # when leases end: they begin with the report of the delivery, and anew with that of the handing out
         self._lease_ends: dict[str, int] = {}
         self._handed_out = self._reported_out = self._handings = 0
@@ -128,7 +129,7 @@ class QueueSession:
             self._since = self._since if self._news else now_ms
             self._unreported += 1
             self._counts["received"] += 1
-            self._held[record.message] = record
+            self.held[record.message] = record
             self._lease_ends.pop(record.message, None)
         else:
             self._counts["refused"] += 1
@@ -145,7 +146,7 @@ class QueueSession:
                 f"Message {delivery.message} cannot be settled as {outcome}; name that outcome when you create the"
                 " consumer."
             )
-        if self._held.get(delivery.message) is not delivery:
+        if self.held.get(delivery.message) is not delivery:
             # settled already: the message may have been delivered again
             return []
         self._forget(delivery)
@@ -172,12 +173,12 @@ class QueueSession:
         return []
 
     def _forget(self, delivery: MessageDelivered) -> None:
-        del self._held[delivery.message]
+        del self.held[delivery.message]
         self._lease_ends.pop(delivery.message, None)
 
     def refuse(self, delivery: MessageDelivered) -> list[SettleMessages]:
         """Return the records to send about a delivery whose message cannot be read here: it is for others."""
-        if self._held.get(delivery.message) is not delivery or self.over is not None:
+        if self.held.get(delivery.message) is not delivery or self.over is not None:
             return []
         self._forget(delivery)
         self._counts["unavailable"] += 1
@@ -194,7 +195,7 @@ class QueueSession:
     def expire(self, delivery: MessageDelivered, now_ms: int) -> bool:
         """Return whether the lease of a delivery has ended; if so, it is not the consumer's any more."""
         # the queue may have delivered it anew meanwhile
-        held = self._held.get(delivery.message) is delivery
+        held = self.held.get(delivery.message) is delivery
         if held and self.lease_left(delivery, now_ms) != 0:
             return False
         if held:
@@ -218,11 +219,6 @@ class QueueSession:
             yield self._question
 
     @property
-    def held(self) -> int:
-        """How many deliveries are not settled."""
-        return len(self._held)
-
-    @property
     def _news(self) -> bool:
         return self._unreported > 0 or self._handed_out > self._reported_out
 
@@ -240,7 +236,7 @@ class QueueSession:
         handed_out = min(self._handed_out, received)
         if self.bound is not None and self.bound.lease_ms:
             end = now_ms + self.bound.lease_ms
-            for message, delivery in self._held.items():
+            for message, delivery in self.held.items():
                 if self._reported_out < delivery.number <= handed_out:
                     self._lease_ends[message] = end
                 elif delivery.number <= received:
