@@ -244,7 +244,7 @@ class PublisherLink:
             if self._logged_on:
                 if self.readers is not None:
                     self.readers.keep_roles()
-                self.life.look(time.monotonic(), away=self._away or self._messages.timer.silent)
+                self.life.look(time.monotonic(), away=self._away or bool(self._messages.timer.repeated))
 
     def _receive(self, record: Any) -> None:
         answer = reader_records.read_answer(record.value)

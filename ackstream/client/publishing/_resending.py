@@ -66,18 +66,13 @@ class Retransmission:
         self._mean: float | None = None
         self._deviation = 0.0
         self._answered = 0
-        # sent more than once, and when first: which copy was answered is unknown
-        self._repeated: dict[int, int] = {}
+        self.repeated: dict[int, int] = {}
+        """Unanswered messages that were sent again, and when first: which copy will be answered is unknown."""
         self._burst = 1
         # how long the last answer took, if it was to the originals
         self._perhaps: int | None = None
         # doubled with each repetition since the last answer
         self._factor = 1
-
-    @property
-    def silent(self) -> bool:
-        """Whether the service has left a message unanswered that was sent again."""
-        return bool(self._repeated)
 
     @property
     def timeout_ms(self) -> int:
@@ -103,7 +98,7 @@ class Retransmission:
             self._factor *= 2
         again = list(islice(sent, self._burst))
         for seq in again:
-            self._repeated.setdefault(seq, sent[seq])
+            self.repeated.setdefault(seq, sent[seq])
         return again
 
     def answered(self, sent: Mapping[int, int], now: int) -> None:
@@ -111,14 +106,14 @@ class Retransmission:
         if not sent:
             return
         self._answered, self._factor, self._perhaps = now, 1, None
-        once = [at for seq, at in sent.items() if seq not in self._repeated]
-        firsts = [self._repeated.pop(seq) for seq in sent if seq in self._repeated]
+        once = [at for seq, at in sent.items() if seq not in self.repeated]
+        firsts = [self.repeated.pop(seq) for seq in sent if seq in self.repeated]
         if once:
             self.measure(now - once[0])
             self._burst = 1
             return
         self._perhaps = now - firsts[0]
-        if not self._repeated:
+        if not self.repeated:
             self._burst = min(2 * self._burst, MAX_BURST)
 
     def note(self, reason: str | None) -> None:
