@@ -153,18 +153,16 @@ def connect_producer(
     return producer
 
 
-def look_up(producer: Any, topic: str) -> None:
-    """Wait for a producer's partitions of a topic, as for a first connection, or raise a KafkaTimeoutError."""
+def look_up(producer: Any, topic: str) -> Any:
+    """Return a producer's partitions of a topic; wait as for a first connection, or raise a KafkaTimeoutError."""
     # the library itself waits ``max_block_ms``, which is short: a busy broker may need longer for its first answer
     end = monotonic_ms() + BOOTSTRAP_MS
     while True:
         try:
-            producer.partitions_for(topic)
+            return producer.partitions_for(topic)
         except errors.KafkaTimeoutError:
             if monotonic_ms() >= end:
                 raise
-        else:
-            return
 
 
 def send(
