@@ -94,15 +94,6 @@ class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka-python
         self.held = assignment.partitions()
 
 
-def group_config(assignor: Assignor) -> dict[str, Any]:
-    """Return the options of a consumer in a group, whose members handle records while the group rebalances."""
-    return {
-        "session_timeout_ms": SESSION_MS,
-        "heartbeat_interval_ms": HEARTBEAT_MS,
-        "partition_assignment_strategy": (assignor,),
-    }
-
-
 class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python is not typed
     """Follows a consumer's partitions and commits each second, in the polling thread.
 

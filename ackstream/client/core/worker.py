@@ -20,7 +20,7 @@ from kafka.errors import KafkaError
 
 from ackstream.client.core.arguments import check_word
 from ackstream.client.core.connection import Brokers, connection_of
-from ackstream.client.core.group import Assignor, GroupMember, group_config
+from ackstream.client.core.group import HEARTBEAT_MS, SESSION_MS, Assignor, GroupMember
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Ending, Lifetime
 from ackstream.client.core.messages import Answers, OffsetProgress, Work
@@ -101,7 +101,12 @@ class Worker(Closing):
             self.reader = connection.reader(*names, writes=(answers,), stop=self._closing)
         else:
             full, assignor = connection.kafka.group(group), Assignor()
-            config = {"auto_offset_reset": start, **group_config(assignor)}
+            config: dict[str, Any] = {
+                "auto_offset_reset": start,
+                "session_timeout_ms": SESSION_MS,
+                "heartbeat_interval_ms": HEARTBEAT_MS,
+                "partition_assignment_strategy": (assignor,),
+            }
             consumer = connection.consumer(*names, writes=(answers,), group=full, **config)
             self.reader = TopicReader(consumer, self._closing)
             progress = self._progress
