@@ -41,8 +41,12 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
     send = future(sdk.Requester.send)
     request = coroutine(sdk.Requester.send, outcome)
     publish = coroutine(sdk.Requester.publish, outcome)
-    send_record = future(sdk.Requester.send_record)
-    request_record = coroutine(sdk.Requester.send_record, outcome)
+
+    async def _record(self, call: Callable[[], Future[sdk.Reply]]) -> sdk.Reply:
+        # to look up a topic takes a moment
+        return await asyncio.wrap_future(await aside(call))
+
+    request_record = coroutine(sdk.Requester.send_record, _record)
     cancel = same(sdk.Requester.cancel)
 
 

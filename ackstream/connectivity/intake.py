@@ -22,7 +22,7 @@ from ackstream.connectivity.transports.transport import MAX_BYTES, outgoing, red
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import OF_RECORD, backoff
 from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
-from ackstream.protocol.ditto.acknowledgements import response_type
+from ackstream.protocol.ditto.acknowledgements import is_success, response_type
 from ackstream.protocol.ditto.connection_rules import Settlement, SettlementAnswer, settle
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID
@@ -339,4 +339,6 @@ def response_kind(answer: Envelope) -> ResponseKind:
     """Classify an answer: acknowledgements are a ``response`` if all succeeded, else a ``nack``."""
     if answer.topic.criterion == "errors":
         return "error"
-    return response_type(statuses(answer)) if answer.topic.criterion == "acks" else "response"
+    if answer.topic.criterion != "acks" or is_success(answer.status or 0):
+        return "response"
+    return response_type(statuses(answer))

@@ -290,7 +290,8 @@ def guard_checkpoint(
     :param stored: whether a table already has the newest batch, which the settings ``decides`` have decided
     :param run: the run whose ticks count from now on
     :param end: the offset after the ticks of the batch to replay; ``None``: the newest batch is finished
-    :param forgets: accept that a topic which the query has read is not among its topics any more
+    :param forgets: accept that a topic which the query has read is not among its topics any more, unless there is a
+        batch to replay
     :return: the run that planned the batch to replay, whose ticks count in it; ``None`` if unknown
     :raises StartError: a setting differs, a migration was interrupted, or other rules or settings began the last batch
     """
@@ -299,7 +300,7 @@ def guard_checkpoint(
         compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
         compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
         gone = sorted(key.removeprefix(TOPIC_ID) for key in theirs if key.startswith(TOPIC_ID) and key not in ours)
-        if gone and not forgets:
+        if gone and (end is not None or not forgets):
             raise StartError(
                 f"The checkpoint {location} has read the topic {gone[0]}, which is deleted, or which the settings do "
                 "not name any more: name it again. To leave it out, let the job read all of it first, and set "

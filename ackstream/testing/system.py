@@ -32,7 +32,7 @@ from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, raw
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
-from ackstream.protocol.ditto.record_requests import ASKING
+from ackstream.protocol.ditto.record_requests import ASKING, cancels
 from ackstream.protocol.ditto.topics import UNKNOWN_THING
 from ackstream.protocol.ditto.twin.subscriptions import Subscription
 from ackstream.protocol.json import UNREADABLE
@@ -61,7 +61,7 @@ def for_correlate(record: TopicRecord, limits: Correlate) -> Record | None:
         identity = correlation_id(record.headers, _json_headers(value), record.coordinates)
     else:
         topic, number = record.topic, crc32(record.topic.encode()) & LARGEST_NUMBER
-        if headers.keys() & {*ASKING} and matches(limits.request_topics, topic):
+        if (headers.keys() & {*ASKING} or cancels(headers, value)) and matches(limits.request_topics, topic):
             role, identity = SIGNALS, record_correlation_id(headers, record.coordinates)
         elif record_headers.LABEL in headers and matches(limits.ack_topics, topic):
             role, identity = ACKS, correlation_id(record.headers, {}, record.coordinates)

@@ -263,8 +263,8 @@ def test_a_record_is_sent_and_its_reply_awaited() -> None:
 
     async def main() -> list[Any]:
         async with aio.AsyncRequester.over(system.requester()) as requester:
-            future = requester.send_record("orders", b"1", acks=["a:a"])
-            return [await future, await requester.request_record("orders", b"2", key=b"k", acks=["a:a"])]
+            first = await requester.request_record("orders", b"1", acks=["a:a"])
+            return [first, await requester.request_record("orders", b"2", key=b"k", acks=["a:a"])]
 
     replies = asyncio.run(main())
     assert [(reply.status, bytes(reply.acks["a:a"].payload)) for reply in replies] == [(204, b'"1"'), (204, b'"2"')]

@@ -346,5 +346,10 @@ class Subscriber(_Receiver[SubscriberStatistics]):
     def _turn(self, now: float) -> None:
         super()._turn(now)
         while self._agenda and self._agenda[0][0] <= now:
-            # the requester has stopped waiting
-            self._counts["unanswered"] += heapq.heappop(self._agenda)[2].give_up()
+            opened = heapq.heappop(self._agenda)[2]
+            if opened.held and opened.extension:
+                heapq.heappush(self._agenda, (now + opened.extension, next(self._order), opened))
+                opened.extension = 0.0
+            else:
+                # the requester has stopped waiting
+                self._counts["unanswered"] += opened.give_up()

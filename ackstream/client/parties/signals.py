@@ -25,6 +25,7 @@ from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_M
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import believed
 from ackstream.protocol.ditto.twin.subscriptions import Publication, publication
+from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, json_invalid, unknown_topic_path
 from ackstream.settings.security import Secret
 
@@ -62,15 +63,22 @@ class Signal:
     __getstate__ = without_client
 
     def working(self, extend: float | str | None = None) -> None:
-        """Acknowledge that the work goes on (status 102) under all labels; from any thread.
+        """Acknowledge that the work goes on (status 102) under all labels, and as a response if one is wanted.
+
+        From any thread. Other members of a group that get the signal after its first timeout see it as expired.
 
         :param extend: seconds, or a duration such as ``"30s"``, that it may still take from now on: answers count so
             long, at most ``correlate.max_timeout`` after the request. ``None``: no longer than before
         :raises DittoError: the duration is invalid
         """
-        headers = {} if extend is None else {names.EXTEND: duration_text(extend)}
+        headers = {} if extend is None else {names.EXTEND: str(Duration.parse(duration_text(extend)))}
+        answers: list[Answer] = [Ack(PROCESSING, headers=headers)]
+        if self.response_wanted:
+            answers.append(Response(PROCESSING, headers=headers))
         if self._open is not None:
-            self._open.send(messages(self, Ack(PROCESSING, headers=headers)))
+            if extend is not None:
+                self._open.extension = Duration.parse(headers[names.EXTEND]).capped(SMART_MAXIMUM_MS) / 1000
+            self._open.send(messages(self, answers))
 
     @property
     def thing_id(self) -> str:
@@ -135,7 +143,7 @@ def read_signal(
 def read_record_signal(
     record: Any, labels: Collection[str], over: Callable[[Any, int | None], bool]
 ) -> RecordSignal | None:
-    """Return a record of any kind as :func:`read_signal` does a command; ``None`` if it requests nothing."""
+    """Return a record of any kind as :func:`read_signal` does a command; ``None`` if it requests none of the labels."""
     headers = {name: value for name, value in record.headers if value}
     if not headers.keys() & {*ASKING}:
         return None
@@ -144,6 +152,8 @@ def read_record_signal(
     identity = names.read_correlation_id(record_correlation_id(headers, place))
     envelope = Envelope(TopicPath.of(None, "live", "messages", "record"), {})
     own, wanted = tuple([name for name in request.awaited if name in labels]), False
+    if not own:
+        return None
     return RecordSignal(
         identity, envelope, request.channel, own, request.response_required, wanted, request.timeout_ms,
         record.timestamp, *place, record.key, record.value, headers,
@@ -322,6 +332,8 @@ class OpenDelivery:
         """
         self._outbox, self._work, self._correlation_id = outbox, work, correlation_id
         self._labels, self._missing = frozenset(labels), set(labels)
+        # seconds that the handler has asked for since the end of its time was last looked at
+        self.extension = 0.0
         self.held = held and bool(labels)
         self._lock = threading.Lock()
         if self.held:

@@ -18,6 +18,7 @@ from ackstream.client.errors import ClosedError, CorrelationIdInUseError, Reques
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_issued
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import Envelope, decode, decoded
+from ackstream.protocol.ditto.headers import ACK_QUORUM
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, STATUS
@@ -101,6 +102,8 @@ class Reply:
     def explanation(self) -> str:
         """One sentence: why the answer is complete, or why it is not."""
         match self.completed_by:
+            case "acknowledgements" if ACK_QUORUM in self.envelope.headers:
+                return "The quorum of the acknowledgements was decided."
             case "acknowledgements" | "response" | "cancelled":
                 return _EXPLAINED[self.completed_by]
             case "timeout":

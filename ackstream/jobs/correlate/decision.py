@@ -15,13 +15,14 @@ from ackstream.jobs.correlate.readings import AckReading
 from ackstream.jobs.correlate.state import TWIN_ACKS, Pending, Received, Record
 from ackstream.protocol import errors
 from ackstream.protocol.dispositions import AckDisposition, Completion
-from ackstream.protocol.ditto.acknowledgements import OK, PROCESSING, is_success, response_to_ack
+from ackstream.protocol.ditto.acknowledgements import OK, PROCESSING, extension, is_success, response_to_ack
 from ackstream.protocol.ditto.aggregates import FAILED_DEPENDENCY, AckText, read_text, write_aggregate, write_text
 from ackstream.protocol.ditto.envelopes import Envelope, encode, error_envelope, raw
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import Request, foreign_to, quorum_reached, response_matches
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
+from ackstream.protocol.record_headers import CANCEL
 
 COMMAND_TIMEOUT = "command.timeout"
 FOREIGN = "A response did not count: only the twin answers twin commands, and it answers no others."
@@ -118,6 +119,13 @@ def time_out(pending: Pending) -> Decision:
     return _refuse(pending, "timeout", list(request.awaited), error, read_text(pending.headers))
 
 
+def may_cancel(pending: Pending, record: Record) -> bool:
+    """Return whether a cancellation is for a request: it names its reply-id in its own topic and partition, in time."""
+    place = record.source, pending.partition if pending.partition < 0 else record.partition
+    named = record.headers[CANCEL].decode() == pending.reply_id
+    return named and place == (pending.source, pending.partition) and record.timestamp <= pending.deadline
+
+
 def cancel(pending: Pending) -> Decision:
     """Decide a request that its requester has taken back."""
     missing = missing_of(pending.request.awaited, pending.received)
@@ -144,11 +152,8 @@ def _acknowledge(pending: Pending, acks: list[Received], longest_ms: int) -> App
     if not request.waits_for_acks:
         return Applied(disposed, extended=extended)
     missing = missing_of(request.awaited, arrived)
-    if not missing or _reached(request, arrived) is not None:
-        return Applied(disposed, None, ACKNOWLEDGED)
-    now = acks[0].timestamp if acks else pending.started_at
-    over = extended and all(now > extended.get(label, pending.deadline_of(label)) for label in missing)
-    return Applied(disposed, None, time_out if over else None, extended)
+    complete = not missing or _reached(request, arrived) is not None
+    return Applied(disposed, None, ACKNOWLEDGED if complete else None, extended)
 
 
 def missing_of(awaited: Iterable[str], arrived: Iterable[Received]) -> list[str]:
@@ -161,7 +166,8 @@ def _reached(request: Request, arrived: Iterable[Received]) -> bool | None:
     """Return whether the quorum of a request is reached (``False``: never); ``None``: it is open, or there is none."""
     if request.quorum is None:
         return None
-    positive = {ack.label or "": is_success(ack.status) for ack in arrived}
+    # a weak one says nothing of the party
+    positive = {ack.label or "": is_success(ack.status) and not ack.weak for ack in arrived}
     return quorum_reached(request.quorum, request.awaited, positive)
 
 
@@ -169,13 +175,14 @@ def _respond(pending: Pending, response: Envelope, record: Record, longest_ms: i
     request = pending.request
     ack = response_to_ack(request, response)
     invalid = response_matches(request, response) if request.live else None
-    received = Received.of(record, write_text(ack))
+    received = Received.of(record, write_text(ack), 0, None, extension(ack))
     if invalid is not None:
         # not a response to this command; a later timeout gives the reason
         return Applied([(received, "invalid")], invalid)
     plain = partial(_plain, status=ack.status, response=response)
     if not request.waits_for_acks:
-        return Applied([(received, "accepted")], None, plain)
+        found: AckDisposition = "progress" if ack.status == PROCESSING else "accepted"
+        return Applied([(received, found)], None, None if found == "progress" else plain)
     applied = _acknowledge(pending, [received], longest_ms)
     if applied.decide is not None and request.awaited in SINGLE:
         return Applied(applied.received, None, plain)

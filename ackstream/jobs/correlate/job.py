@@ -36,7 +36,7 @@ from ackstream.jobs.correlate.state import (
 from ackstream.kafka.topics import LIMITED, system_topics
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
-from ackstream.protocol.ditto.record_requests import ASKING
+from ackstream.protocol.ditto.record_requests import ASKING, REPLY_ID
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import kafka as spark_kafka
@@ -160,7 +160,8 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
     number, name = F.lit(0), F.lit(None).cast("string")
     if further := [*topics.requests, *topics.answers]:
         of_application = topic.isin(*further)
-        asks = topic.isin(*topics.requests) & _has_header(*ASKING, record_headers.CANCEL)
+        cancels = F.col("value").isNull() & spark_kafka.header(record_headers.CANCEL).cast("string").rlike(REPLY_ID)
+        asks = topic.isin(*topics.requests) & (_has_header(*ASKING) | cancels)
         # all others are none of the job's business, and their values may look like anything
         stream = stream.where(
             ~of_application | asks | (topic.isin(*topics.answers) & _has_header(record_headers.LABEL))

@@ -262,12 +262,15 @@ class RecordReader:
         to, partition, spring = address
         pending = Pending(key, record.hash, request, time, time + request.timeout_ms, signal_id, to, spring)
         pending.headers, pending.reply_partition = repeated, partition
+        pending.source, pending.partition = record.source, record.partition
         return signal_id, row, pending
 
     def _record(self, record: Record) -> tuple[Any, Codec]:
         """Read a record of any kind as ``read_shaped`` does a message; return also how its value is written."""
         limits = self._limits
-        _check_id(record)
+        check_id(record)
+        if (size := sum(map(len, record.headers.values()))) > limits.max_value_bytes:
+            raise errors.record_too_large(size, limits.max_value_bytes)
         request, headers = read_record(
             record.headers, default_timeout_ms=limits.default_timeout, max_timeout_ms=limits.max_timeout
         )
@@ -376,11 +379,12 @@ class RecordReader:
         limit = self._limits.max_value_bytes
         if record.size > limit:
             raise errors.record_too_large(record.size, limit)
-        _check_id(record)
+        check_id(record)
         return record.value or b""
 
 
-def _check_id(record: Record) -> None:
+def check_id(record: Record) -> None:
+    """Raise 400 for a correlation-id that is too long."""
     if record.correlation_id and is_too_long(record.correlation_id):
         raise errors.header_too_long(record_headers.CORRELATION_ID, MAX_BYTES)
 

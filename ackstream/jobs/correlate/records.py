@@ -21,7 +21,7 @@ from ackstream.observe.metrics import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUE
 from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.correlation_ids import is_too_long
-from ackstream.protocol.ditto.record_requests import ACK_HEADERS, REQUEST_HEADERS
+from ackstream.protocol.ditto.record_requests import ACK_HEADERS, REQUEST_HEADERS, cancels
 from ackstream.protocol.errors import DittoError, internal_error, request_cancelled
 from ackstream.protocol.ledger import AckRow, DeadLetterRow, LedgerRecord, OutcomeRow, SignalRow
 
@@ -173,7 +173,7 @@ class Writer:
             about = {"correlation_id": record.correlation_id}
             log.error("The record %s cannot be processed", self._identity(record), exc_info=error, extra=about)
             error = internal_error(type(error).__name__)
-        if record.role == SIGNALS:
+        if record.role == SIGNALS and not cancels(record.headers, record.value):
             self.invalid(record, error, topic, address)
         else:
             self.unreadable(record, error)

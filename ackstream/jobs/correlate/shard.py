@@ -22,7 +22,7 @@ import numpy as np
 from ackstream.jobs.correlate import decision
 from ackstream.jobs.correlate.decision import Decide
 from ackstream.jobs.correlate.pending import HOT_BYTES, PendingRequests, UndeclaredAnswers
-from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, RecordReader
+from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, RecordReader, check_id
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.state import (
     ACKS,
@@ -42,6 +42,7 @@ from ackstream.jobs.correlate.state import (
 )
 from ackstream.observe.metrics import EARLY_ACKS, Tally
 from ackstream.protocol.dispositions import AckDisposition
+from ackstream.protocol.ditto.record_requests import cancels
 from ackstream.protocol.ledger import SignalRow
 from ackstream.protocol.record_headers import CANCEL, REPLY_ID
 from ackstream.settings import Correlate
@@ -190,7 +191,7 @@ class CorrelateShard:
     def _process(self, record: Record, *, early: bool = False) -> None:
         """Decide a record; ``early``: an answer that was held for its request, which is open now."""
         if (role := record.role) == SIGNALS:
-            if record.headers and CANCEL in record.headers and record.value is None:
+            if record.value is None and cancels(record.headers, record.value):
                 self._cancel(record)
             else:
                 self._open(record)
@@ -224,12 +225,12 @@ class CorrelateShard:
 
     def _cancel(self, record: Record) -> None:
         """End the wait of a request that its requester takes back; one that it does not fit is recorded."""
-        pending = self._pending.opened.get(record.correlation_id)
-        identity = str(record.headers[CANCEL], "utf-8", "replace")
+        check_id(record)
+        pending, identity = self._pending.opened.get(record.correlation_id), record.headers[CANCEL].decode()
         if pending is not None and pending.reply_id != identity and pending.successors:
             # it may be for a later use of the id
             pending.successors.append(record)
-        elif pending is not None and pending.reply_id == identity and record.timestamp <= pending.deadline:
+        elif pending is not None and decision.may_cancel(pending, record):
             self._close(pending, decision.cancel, record.timestamp)
         else:
             self._writer.late_cancel(record, "late" if record.timestamp <= self._claimed else "orphan")
@@ -259,6 +260,7 @@ class CorrelateShard:
             if applied.extended:
                 judged.extended = applied.extended
                 missing = decision.missing_of(judged.request.awaited, judged.received)
+                # it may have passed: the watermark decides, as other answers up to it may be unread
                 judged.deadline = max(map(judged.deadline_of, missing), default=judged.deadline)
             if applied.decide is not None:
                 self._close(judged, applied.decide, max(record.timestamp, judged.started_at))
@@ -341,7 +343,10 @@ class CorrelateShard:
         del self._pending.opened[key]
         self._claimed = self._recent.remember(pending)
         _, row = self._unrecorded.pop(key, (None, None))
-        closing = pending, decide, pending.deadline if decided_at is None else decided_at, row
+        if decided_at is None:
+            # a label with more time may have answered after the deadline of those that are missing
+            decided_at = max([pending.deadline, *(received.timestamp for received in pending.received)])
+        closing = pending, decide, decided_at, row
         guarded(closing, self._reply, self._reply_with_error, (self._writer.emissions,))
         if pending.successors:
             self._following.append((pending.successors, self._process))

@@ -128,6 +128,9 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     reply_partition: int | None = None
     # deadlines of labels whose parties have asked for more time; ``deadline`` is the latest of those that are missing
     extended: dict[str, int] = {}
+    # of its record; a partition below 0: unknown
+    source: int = SIGNALS
+    partition: int = -1
 
     def deadline_of(self, label: str) -> int:
         """Return the deadline of a label."""

@@ -281,7 +281,8 @@ def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bo
     # and whether one names the sender
     texts = tuple(name for name in names if name in TEXTS or name not in DEFINITIONS)
     typed = tuple(name for name in names if name not in texts and name != CORRELATION_ID)
-    spelled = all(name in DEFINITIONS or name.lower() not in (*DEFINITIONS, ACK_QUORUM) for name in names)
+    # a quorum is for the labels of its request
+    spelled = ACK_QUORUM not in names and all(name in DEFINITIONS or name.lower() not in DEFINITIONS for name in names)
     return texts, typed, spelled, ORIGINATOR in names
 
 

@@ -45,6 +45,8 @@ ASKING = (names.REQUESTED_ACKS, record_headers.CE_REQUESTED_ACKS)
 REQUEST_HEADERS = frozenset([*_REQUEST, *filter(None, _REQUEST.values())])
 ACK_HEADERS = frozenset([record_headers.LABEL, record_headers.STATUS, names.CONTENT_TYPE, names.WEAK_ACK, names.EXTEND])
 """The record headers of either that are read here."""
+REPLY_ID = "^[0-9a-f]{32}$"
+_REPLY_ID = re.compile(REPLY_ID[1:-1].encode())
 _STATUS = re.compile("[0-9]{3}")
 _TRANSFER_ENCODING = {"content-transfer-encoding": "base64"}
 """The header of an entry whose payload is base64 (RFC 2045)."""
@@ -57,7 +59,7 @@ def read_record(
 
     Raises DittoError 400: a header is invalid, no label is requested, or one that only the service issues.
     """
-    texts = {name: given.get(name) or given.get(event) for name, event in _REQUEST.items()}
+    texts = {name: given.get(name) or (event and given.get(event)) for name, event in _REQUEST.items()}
     found: dict[str, Any] = {name: str(value, "utf-8", "replace") for name, value in texts.items() if value}
     found[names.REQUESTED_ACKS] = names.requested_acks_in(found.get(names.REQUESTED_ACKS, ""))
     _check_length(names.CONTENT_TYPE, found.get(names.CONTENT_TYPE, ""))
@@ -93,6 +95,13 @@ def read_record_ack(
     return acknowledgement(parse_declared(label), int(status or OK), payload, headers), codec
 
 
+def cancels(given: Mapping[str, bytes], value: bytes | None) -> bool:
+    """Return whether a record takes a request back: it has no value, requests nothing, and names a reply-id."""
+    if value is not None or not (identity := given.get(record_headers.CANCEL)):
+        return False
+    return _REPLY_ID.fullmatch(identity) is not None and not any(given.get(name) for name in ASKING)
+
+
 def write_value(value: bytes | None, content_type: str) -> tuple[Raw | UnsetType, Codec]:
     """Write the value of a record as JSON: as it is, if its type is JSON; a text as a string; all else as base64."""
     if not value:
@@ -107,7 +116,10 @@ def write_value(value: bytes | None, content_type: str) -> tuple[Raw | UnsetType
             return Raw(value), "json"
     if is_json or not kind or kind.startswith("text/"):
         with suppress(UnicodeDecodeError):
-            return raw(value.decode()), "text"
+            text = raw(value.decode())
+            # six characters stand for a control character, of which a text has few
+            if len(text) <= 2 * len(value) + len('""'):
+                return text, "text"
     return raw(b64encode(value).decode()), "base64"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,9 +104,19 @@ def test_the_time_of_one_label_is_not_that_of_another(run: Run, requests: Reques
     run.feed(requests.ack(12_000, "b-ack"), watermark=11_000)
     assert run.acks()[-1] == ("b-ack", "late")
     run.feed(requests.ack(20_000, "a-ack"))
+    assert run.next_timeout == 10_000
+    run.feed(watermark=20_001)
     (reply,) = run.replies()
     assert (reply["completed-by"], statuses(reply)) == ("timeout", {"a-ack": 200, "b-ack": 408})
     assert run.outcomes()[0]["decided_at"] == 20_000
+
+
+def test_an_answer_in_time_counts_although_a_later_one_was_read_first(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, timeout="10s"), requests.ack(5_000, "b-ack", 102, extend="30s"))
+    run.feed(requests.ack(20_000, "b-ack"), watermark=6_000)
+    other = Requests(requests.encoding, Log(1))
+    run.feed(other.ack(9_000, "a-ack"), watermark=9_000)
+    assert ends(run) == [(200, "acknowledgements")]
 
 
 def test_after_the_answer_of_the_one_with_more_time_the_others_have_theirs(run: Run, requests: Requests) -> None:
@@ -209,6 +220,28 @@ def test_only_who_knows_the_reply_id_takes_a_request_back(run: Run, requests: Re
     assert run.acks()[0] == (None, "orphan")
 
 
+def test_only_a_record_beside_the_request_takes_it_back(run: Run, requests: Requests) -> None:
+    asked, log = requests.ask(0, labels=["a-ack"]), Log(1)
+    elsewhere = log.of_application(SIGNALS, 900, "c", None, "other", cancel=requests.identity(asked))
+    run.feed(asked, elsewhere, msgspec.structs.replace(requests.cancel(1_000, asked), partition=7))
+    assert run.replies() == []
+    assert run.acks() == [(None, "orphan")] * 2
+
+
+@pytest.mark.parametrize("identity", ["", "x", "A" * 32, "0" * 33])
+def test_a_header_that_is_no_reply_id_cancels_nothing(run: Run, requests: Requests, identity: str) -> None:
+    asked = requests.ask(0, labels=["a-ack"])
+    run.feed(asked, requests.cancel(1_000, asked, identity or " "), requests.ack(2_000, "a-ack"))
+    assert ends(run)[-1] == (200, "acknowledgements")
+
+
+def test_a_cancellation_with_an_endless_id_is_a_dead_letter(run: Run, requests: Requests) -> None:
+    asked = requests.ask(0, "x" * 5_000, labels=["a-ack"])
+    run.feed(requests.cancel(1_000, asked))
+    assert len(run.reasons()) == 1
+    assert max(len(emission.key or b"") for emission in run.emissions) < 2_000
+
+
 @pytest.mark.parametrize(("time", "disposition"), [(5_000, "late"), (10_000_000, "orphan")])
 def test_a_cancellation_that_comes_too_late_is_recorded(
     run: Run, requests: Requests, time: int, disposition: str
@@ -296,12 +329,13 @@ class Model:
         self.deadlines = dict.fromkeys(LABELS, start + timeout)
         self.start, self.longest, self.quorum = start, longest, quorum
         self.answers: dict[str, int] = {}
+        self.latest = 0
         self.ended: tuple[int, str, int] | None = None
 
     def pass_until(self, time: int) -> None:
         last = max((end for label, end in self.deadlines.items() if label not in self.answers), default=0)
         if self.ended is None and time > last:
-            self.ended = (424, "timeout", last)
+            self.ended = (424, "timeout", max(last, self.latest))
 
     def act(self, time: int, what: str, label: str, seconds: int) -> None:
         self.pass_until(time)
@@ -314,7 +348,7 @@ class Model:
                 until = min(time + seconds * SECOND, self.start + self.longest)
                 self.deadlines[label] = max(self.deadlines[label], until)
             else:
-                self.answers[label] = 200 if seconds > 20 else 409
+                self.answers[label], self.latest = 200 if seconds > 20 else 409, time
         self._complete(time)
 
     def _complete(self, time: int) -> None:
@@ -329,9 +363,6 @@ class Model:
                 self.ended = (424, "acknowledgements", time)
             elif all(len(good & set(labels)) >= number for labels, number in groups):
                 self.ended = (200, "acknowledgements", time)
-        open_ = [end for label, end in self.deadlines.items() if label not in self.answers]
-        if self.ended is None and open_ and time > max(open_):
-            self.ended = (424, "timeout", time)
 
 
 @settings(max_examples=400)
