@@ -147,7 +147,8 @@ def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAns
     """Return the meaning of an answer, or of the end of the wait (``completed_by``), for settling its message."""
     if answer.topic.criterion == "acks":
         # a quorum may be reached although some have refused
-        return SettlementAnswer((answer.status,) if is_success(answer.status or 0) else statuses(answer))
+        status = answer.status or 0
+        return SettlementAnswer((status,) if is_success(status) else statuses(answer))
     status = answer.status or 500
     if completed_by != "response":
         return SourceFailure(status)

@@ -69,8 +69,8 @@ def read_record(
         raise errors.header_invalid(names.REQUESTED_ACKS, "The header 'requested-acks' has no label.")
     required, timeout = headers.get(names.RESPONSE_REQUIRED), headers.get(names.TIMEOUT)
     expected = expectation("record", labels, required, timeout, default_timeout_ms, max_timeout_ms)
-    own = (names.request_reply_headers(headers), RECORDS, None, None, "/", read_quorum(headers, expected[0]))
-    return Request(None, "live", "record", *expected, *own), headers
+    repeated, quorum = names.request_reply_headers(headers), read_quorum(headers, expected[0])
+    return Request(None, "live", "record", *expected, repeated, RECORDS, None, None, "/", quorum), headers
 
 
 def read_record_ack(
