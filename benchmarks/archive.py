@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.archive import job
-from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.lake import tables
 from ackstream.lake.schemas import TABLES
 from ackstream.settings import Correlate, Settings

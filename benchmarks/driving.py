@@ -13,9 +13,9 @@ from unittest.mock import patch
 
 from kafka import TopicPartition
 
-from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.observe.metrics import Tally
 from ackstream.settings import Correlate
 from ackstream.spark.clock import QueryClock, Watched

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ackstream.jobs.correlate import job
-from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import SIGNALS, Record
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.settings import Correlate, Settings
 from ackstream.spark.pieces import Aside
 from ackstream.spark.records import Share

@@ -10,10 +10,11 @@ from typing import Any
 import pandas as pd
 
 from ackstream.jobs.correlate.job import write_frame
-from ackstream.jobs.correlate.readings import CorrelateTopics, RecordReader
+from ackstream.jobs.correlate.readings import RecordReader
 from ackstream.jobs.correlate.records import Writer, read_records
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import SIGNALS, Record
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.ditto.requests import read_request

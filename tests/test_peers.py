@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.settings import Correlate
 from ackstream.testing.system import process
 from benchmarks import pages

@@ -20,10 +20,10 @@ from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.parties.signals import Answer, Delivered, record_correlation_id
 from ackstream.client.requests.requester import Requester
 from ackstream.errors import BadParameterError
-from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Emission, Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, LARGEST_NUMBER, OWN, SIGNALS, TWIN_ACKS, Record
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.jobs.twin.batch import fold, search_persisted
 from ackstream.jobs.twin.changes import Thing
 from ackstream.jobs.twin.records import SignalRecord

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.jobs.twin.batch import fold
 from ackstream.jobs.twin.records import SignalRecord
 from ackstream.protocol import ledger

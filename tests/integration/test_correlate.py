@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 
 from ackstream.client.core.labels import Declarer
 from ackstream.errors import StartError, StoppedError
-from ackstream.jobs.correlate.readings import REFRESH_SECONDS
+from ackstream.jobs.correlate.topics import REFRESH_SECONDS
 from ackstream.kafka import topics
 from ackstream.spark import clock
 from ackstream.spark.job import DATA_LOSS

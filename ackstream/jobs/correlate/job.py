@@ -16,7 +16,6 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.errors import AckstreamError, SettingsError
-from ackstream.jobs.correlate.readings import CorrelateTopics, further_topics, look_up, with_present_topics
 from ackstream.jobs.correlate.records import NAME, Emission, Writer, read_records
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.state import (
@@ -33,6 +32,7 @@ from ackstream.jobs.correlate.state import (
     open_requests,
     unite,
 )
+from ackstream.jobs.correlate.topics import CorrelateTopics, further_topics, look_up, with_present_topics
 from ackstream.kafka.topics import LIMITED, system_topics
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ackstream.jobs.correlate.decision import Decision, Disposed
-    from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, Destination, ReplyAddress
+    from ackstream.jobs.correlate.readings import AckReading, ReplyAddress
     from ackstream.jobs.correlate.state import Pending
+    from ackstream.jobs.correlate.topics import CorrelateTopics, Destination
     from ackstream.observe.metrics import Metric, Tally
     from ackstream.protocol.dispositions import AckDisposition
     from ackstream.protocol.ditto.topics import TopicPath

@@ -22,7 +22,7 @@ import numpy as np
 from ackstream.jobs.correlate import decision
 from ackstream.jobs.correlate.decision import Decide
 from ackstream.jobs.correlate.pending import HOT_BYTES, PendingRequests, UndeclaredAnswers
-from ackstream.jobs.correlate.readings import AckReading, CorrelateTopics, RecordReader, check_id
+from ackstream.jobs.correlate.readings import AckReading, RecordReader, check_id
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.state import (
     ACKS,
@@ -40,6 +40,7 @@ from ackstream.jobs.correlate.state import (
     record_entry,
     stores,
 )
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.observe.metrics import EARLY_ACKS, Tally
 from ackstream.protocol.dispositions import AckDisposition
 from ackstream.protocol.ditto.record_requests import cancels

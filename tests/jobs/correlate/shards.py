@@ -7,7 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.state import (
     ACKS,
     DECLARATIONS,
@@ -17,6 +16,7 @@ from ackstream.jobs.correlate.state import (
     TWIN_ACKS,
     Record,
 )
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate
 from ackstream.testing.system import ShardRun, hash_of

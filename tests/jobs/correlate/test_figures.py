@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.jobs.correlate import shard as shard_module
-from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import RequestFigures, Writer
 from ackstream.jobs.correlate.shard import CorrelateShard
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.observe import metrics
 from ackstream.protocol import ledger
 from ackstream.protocol.ledger import OutcomeRow

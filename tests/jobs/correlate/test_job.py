@@ -14,9 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.jobs.correlate import job, pending, shard
 from ackstream.jobs.correlate.job import OUTPUT_SCHEMA, correlate, records, sink_columns, write_frame
-from ackstream.jobs.correlate.readings import CorrelateTopics
 from ackstream.jobs.correlate.records import Emission, read_records
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import records as spark_records

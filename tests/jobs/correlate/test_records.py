@@ -15,13 +15,8 @@ from kafka.errors import KafkaTimeoutError
 from ackstream.errors import SettingsError
 from ackstream.jobs.correlate import readings as correlate_topics
 from ackstream.jobs.correlate.job import JOB
-from ackstream.jobs.correlate.readings import (
-    BUFFER_BYTES,
-    OVERHEAD_BYTES,
-    CorrelateTopics,
-    with_present_topics,
-)
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
+from ackstream.jobs.correlate.topics import BUFFER_BYTES, OVERHEAD_BYTES, CorrelateTopics, with_present_topics
 from ackstream.kafka.clients import MAX_RECORD_BYTES
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.settings import Correlate, Settings
