@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from concurrent.futures import Future
 
-    from ackstream.client.parties.signals import Answer
+    from ackstream.client.parties.answers import Answer
     from ackstream.protocol.messages import CommandAck
 
 
@@ -42,11 +42,15 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
     request = coroutine(sdk.Requester.send, outcome)
     publish = coroutine(sdk.Requester.publish, outcome)
 
-    async def _record(self, call: Callable[[], Future[sdk.Reply]]) -> sdk.Reply:
+    async def _sent(self, call: Callable[[], Future[sdk.Reply]]) -> asyncio.Future[sdk.Reply]:
         # to look up a topic takes a moment
-        return await asyncio.wrap_future(await aside(call))
+        return asyncio.wrap_future(await aside(call))
 
-    request_record = coroutine(sdk.Requester.send_record, _record)
+    async def _answered(self, call: Callable[[], Future[sdk.Reply]]) -> sdk.Reply:
+        return await (await self._sent(call))
+
+    send_record = coroutine(sdk.Requester.send_record, _sent)
+    request_record = coroutine(sdk.Requester.send_record, _answered)
     cancel = same(sdk.Requester.cancel)
 
 

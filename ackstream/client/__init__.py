@@ -9,17 +9,17 @@ from types import ModuleType as _ModuleType
 
 from ackstream.client.core.messages import Message as Message
 from ackstream.client.errors import *  # noqa: F403 - every error of the SDK
+from ackstream.client.parties.answers import Ack as Ack
+from ackstream.client.parties.answers import After as After
+from ackstream.client.parties.answers import Answer as Answer
+from ackstream.client.parties.answers import Response as Response
 from ackstream.client.parties.receivers import Responder as Responder
 from ackstream.client.parties.receivers import ResponderStatistics as ResponderStatistics
 from ackstream.client.parties.receivers import Subscriber as Subscriber
 from ackstream.client.parties.receivers import SubscriberStatistics as SubscriberStatistics
 from ackstream.client.parties.receivers import responder as responder
-from ackstream.client.parties.signals import Ack as Ack
-from ackstream.client.parties.signals import After as After
-from ackstream.client.parties.signals import Answer as Answer
 from ackstream.client.parties.signals import Delivered as Delivered
 from ackstream.client.parties.signals import RecordSignal as RecordSignal
-from ackstream.client.parties.signals import Response as Response
 from ackstream.client.parties.signals import Signal as Signal
 from ackstream.client.publishing.publications import FailedMessage as FailedMessage
 from ackstream.client.publishing.publications import PublishStatistics as PublishStatistics

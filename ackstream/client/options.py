@@ -15,7 +15,8 @@ from ackstream.client.core.connection import Brokers
 from ackstream.client.core.lifetime import ConnectionState
 from ackstream.client.core.storage import Synchronous
 from ackstream.client.core.worker import Start
-from ackstream.client.parties.signals import Answer, Delivered, Expired, RecordSignal, Signal
+from ackstream.client.parties.answers import Answer
+from ackstream.client.parties.signals import Delivered, Expired, RecordSignal, Signal
 from ackstream.client.publishing._reader_acks import Callback
 from ackstream.client.publishing.publications import FailedMessage, Receipt, Stage
 from ackstream.client.queues.queued_messages import AckMode, FlowQos, QueueMessage

@@ -147,8 +147,8 @@ def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAns
     """Return the meaning of an answer, or of the end of the wait (``completed_by``), for settling its message."""
     if answer.topic.criterion == "acks":
         # a quorum may be reached although some have refused
-        status = answer.status or 0
-        return SettlementAnswer((status,) if is_success(status) else statuses(answer))
+        found, status = statuses(answer), answer.status or 0
+        return SettlementAnswer(found if not is_success(status) or all(map(is_success, found)) else (status,))
     status = answer.status or 500
     if completed_by != "response":
         return SourceFailure(status)

@@ -238,6 +238,36 @@ def ids(admin: Any, topics: Iterable[str]) -> dict[str, str]:
     return {name: identity for name, identity in found.items() if identity.strip("-0")}
 
 
+TOPIC_ID = "topic-id:"
+"""The prefix of a topic's real name in the key of its id, where a checkpoint or a table remembers it."""
+
+
+def topic_ids(kafka: Kafka, names: Iterable[str]) -> dict[str, str]:
+    """Return the ids of existing topics (given without the prefix) by :data:`TOPIC_ID` and their real names."""
+    real = [kafka.topic(name) for name in names]
+    if not real:
+        return {}
+    with connect_admin(kafka) as admin:
+        found = ids(admin, real)
+    return {TOPIC_ID + topic: identity for topic, identity in found.items()}
+
+
+def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], whose: str, remedy: str) -> None:
+    """Raise a StartError if a topic's present id (:func:`topic_ids`) differs from the remembered one."""
+    # ``theirs``: the remembered ids; a topic without one is accepted. ``whose``: the checkpoint or table that remembers
+    # them, as the beginning of a sentence; ``remedy`` is its end
+    for key, identity in ours.items():
+        if key.startswith(TOPIC_ID) and theirs.get(key, identity) != identity:
+            raise StartError(
+                f"{whose} counts offsets of the topic {key.removeprefix(TOPIC_ID)} with the id {theirs[key]}, but the"
+                f" topic now has the id {identity}: it was created anew, or kafka.bootstrap names another cluster."
+                f" Correct kafka.bootstrap, or {remedy}."
+            )
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
 def ends(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the next offset of each partition, open transactions included; KafkaError: the broker went away."""
     # an admin client finds all of them; a consumer's own end_offsets() omits partitions whose leader has moved

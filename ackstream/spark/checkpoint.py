@@ -16,8 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ackstream.errors import StartError
-from ackstream.kafka import topics as kafka_topics
-from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.topics import TOPIC_ID, compare_topics
 from ackstream.settings import Settings
 from ackstream.spark.kafka import ANY_RUN
 from ackstream.spark.session import locate
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.settings import Kafka
     from ackstream.spark.operator import State
     from ackstream.spark.pieces import PieceStore
 
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 REMEMBERED = "ackstream.json"
 """The file in a checkpoint with the settings it was created with; a start with other settings is refused."""
-TOPIC_ID = "topic-id:"
-"""The prefix of a topic's real name in the key of the topic's id in :data:`REMEMBERED`."""
 RULES, RUNS, DECIDES = "rules", "runs", "decides"
 """The keys in :data:`REMEMBERED` of the last started job: the number of its rules, its run (with the run whose batch it
 replays, and the offset after the ticks of that batch), and the settings that it decides by."""
@@ -230,32 +226,6 @@ def compare_batches(location: str, batch: int, committed: int, remedy: str) -> N
             " older copy, and the records that it reads now would be skipped silently as already stored. Put the newest"
             f" checkpoint back, or {remedy}."
         )
-
-
-def topic_ids(kafka: Kafka, names: Iterable[str]) -> dict[str, str]:
-    """Return the ids of existing topics (given without the prefix) by :data:`TOPIC_ID` and their real names."""
-    real = [kafka.topic(name) for name in names]
-    if not real:
-        return {}
-    with connect_admin(kafka) as admin:
-        found = kafka_topics.ids(admin, real)
-    return {TOPIC_ID + topic: identity for topic, identity in found.items()}
-
-
-def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], whose: str, remedy: str) -> None:
-    """Raise a StartError if a topic's present id (:func:`topic_ids`) differs from the remembered one."""
-    # ``theirs``: the remembered ids; a topic without one is accepted. ``whose``: the checkpoint or table that remembers
-    # them, as the beginning of a sentence; ``remedy`` is its end
-    for key, identity in ours.items():
-        if key.startswith(TOPIC_ID) and theirs.get(key, identity) != identity:
-            raise StartError(
-                f"{whose} counts offsets of the topic {key.removeprefix(TOPIC_ID)} with the id {theirs[key]}, but the"
-                f" topic now has the id {identity}: it was created anew, or kafka.bootstrap names another cluster."
-                f" Correct kafka.bootstrap, or {remedy}."
-            )
-
-
-# -- settings ----------------------------------------------------------------------------------------------------------
 
 
 def fixed_values(settings: Settings, keys: Iterable[str]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ackstream.errors import AckstreamError, StoppedError, TakenError, cause
 from ackstream.kafka.login import not_allowed
 from ackstream.kafka.parties import LEASED, PARTIES
-from ackstream.kafka.topics import prepare
+from ackstream.kafka.topics import prepare, topic_ids
 from ackstream.local.submit import STANDBY, is_local
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES
@@ -31,7 +31,7 @@ from ackstream.settings import Settings
 from ackstream.settings.loading import with_values
 from ackstream.spark import checkpoint as checkpoints
 from ackstream.spark.batches import Trigger
-from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, deciding_values, fixed_values, topic_ids
+from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, deciding_values, fixed_values
 from ackstream.spark.clock import QueryClock, Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, FURTHER, REHEARSAL, RUN, disconnect
 from ackstream.spark.lease import LeaseLog, lease_seconds, watching

@@ -16,8 +16,9 @@ from zlib import crc32
 
 import msgspec
 
+from ackstream.client.parties.answers import Answer
 from ackstream.client.parties.receivers import Responder, Subscriber
-from ackstream.client.parties.signals import Answer, Delivered, record_correlation_id
+from ackstream.client.parties.signals import Delivered, record_correlation_id
 from ackstream.client.requests.requester import Requester
 from ackstream.errors import BadParameterError
 from ackstream.jobs.correlate.records import Emission, Writer

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ackstream.client.parties.signals import Ack, Signal, messages, read_publication
+from ackstream.client.parties.answers import Ack
+from ackstream.client.parties.signals import Signal, messages, read_publication
 from ackstream.client.requests.replies import read_reply
 from ackstream.gateway.http.responses import of_reply
 from ackstream.jobs.correlate.state import ACKS, TWIN_ACKS

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.errors import StartError
-from ackstream.spark.checkpoint import REMEMBERED, TOPIC_ID, Checkpoint, Planned, compare_batches, compare_topics
+from ackstream.kafka.topics import TOPIC_ID, compare_topics
+from ackstream.spark.checkpoint import REMEMBERED, Checkpoint, Planned, compare_batches
 from tests.harness.local_files import recorded
 from tests.harness.power import after, survivors
 

@@ -121,7 +121,7 @@ def test_a_batch_that_other_rules_have_begun_is_finished_by_them(theirs: dict[st
 
 def test_jobs_whose_rules_are_no_longer_those_of_the_first_release_say_so() -> None:
     changed = {name: job.keeps.rules for name, job in JOBS.items() if job.keeps.rules != 1}
-    assert changed == {"correlate": 8, "query": 3, "queues": 4, "settle": 4, "twin": 5}
+    assert changed == {"correlate": 9, "query": 3, "queues": 4, "settle": 4, "twin": 5}
 
 
 def test_a_batch_that_tables_have_is_finished_by_the_settings_that_decided_it(
@@ -354,7 +354,7 @@ def test_a_job_without_a_clock_claims_its_lease_before_its_query_starts_and_ends
     query = SimpleNamespace(stop=lambda: seen.append("stops"), isActive=False, lastProgress=None)
     monkeypatch.setattr(spark_job, "clock", clock)
     monkeypatch.setattr(spark_job, "prepare", lambda *_: None)
-    monkeypatch.setattr(Job, "start", lambda *_, clock: seen.append(("starts", clock)) or query)
+    monkeypatch.setattr(Job, "start", lambda *_, clock, **__: seen.append(("starts", clock)) or query)
     job = Job(name="archive", build=lambda *_: None, trigger="archive.trigger")  # type: ignore[arg-type]
     with job.running(None, Settings(), ticks=ticks):  # type: ignore[arg-type]
         assert seen == [("claims", "archive-lease", None, ()), ("starts", "clock")]

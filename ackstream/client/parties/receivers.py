@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 from abc import abstractmethod
 from collections import Counter
@@ -11,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from itertools import count
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -24,7 +22,8 @@ from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ReceiverOptions, ResponderOptions, SubscriberOptions
 from ackstream.client.parties import signals
-from ackstream.client.parties.signals import Ack, Answer, Delivered, Expired, OpenDelivery, Signal
+from ackstream.client.parties.answers import Ack, Agenda, Answer, OpenDelivery
+from ackstream.client.parties.signals import Delivered, Expired, Signal
 from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
@@ -70,9 +69,6 @@ class SubscriberStatistics(ResponderStatistics, frozen=True):
     unanswered: int
     weak: int
 
-
-SWEEP = 1_000
-"""Answered signals that may wait for their time to pass."""
 
 AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
 
@@ -278,9 +274,7 @@ class Subscriber(_Receiver[SubscriberStatistics]):
         self._automatic, self._visible, self._extra = options.automatic, options.visible, options.extra
         self._subscriptions = {each.stream: each for each in options.subscriptions}
         declared = frozenset(names("labels", options.labels))
-        self._agenda: list[tuple[float, int, OpenDelivery]] = []
-        self._sweep_at = SWEEP
-        self._order = count()
+        self._agenda = Agenda()
         # with labels all topics, since any signal may request these
         streams = rules.STREAMS if declared else self._subscriptions
         self._start(options, sorted({TOPIC_OF[stream] for stream in streams}), declared)
@@ -334,22 +328,9 @@ class Subscriber(_Receiver[SubscriberStatistics]):
             record.timestamp, record.topic, record.partition, record.offset, expired=expired, _open=opened,
         )  # fmt: skip
         if opened.held:
-            lifetime = (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
-            heapq.heappush(self._agenda, (self._worker.now() + lifetime, next(self._order), opened))
-            if len(self._agenda) > self._sweep_at:
-                # most are answered long before their time
-                self._agenda = [entry for entry in self._agenda if entry[2].held]
-                heapq.heapify(self._agenda)
-                self._sweep_at = max(SWEEP, 2 * len(self._agenda))
+            self._agenda.add(opened, self._worker.now() + (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000)
         self._answer(signal, opened, automatic=self._automatic)
 
     def _turn(self, now: float) -> None:
         super()._turn(now)
-        while self._agenda and self._agenda[0][0] <= now:
-            opened = heapq.heappop(self._agenda)[2]
-            if opened.held and opened.extension:
-                heapq.heappush(self._agenda, (now + opened.extension, next(self._order), opened))
-                opened.extension = 0.0
-            else:
-                # the requester has stopped waiting
-                self._counts["unanswered"] += opened.give_up()
+        self._counts["unanswered"] += self._agenda.give_up(now)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
 
-from ackstream.client.core.messages import Answers, Work, text, without_client
+from ackstream.client.core.messages import text, without_client
+from ackstream.client.parties.answers import Ack, After, Answer, Delayed, OpenDelivery, Response
 from ackstream.client.requests.commands import duration_text, json_value
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, PROCESSING, Acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decode, decoded, error_envelope
-from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE, check_declared
+from ackstream.protocol.ditto.labels import BUILT_IN, LIVE_RESPONSE
 from ackstream.protocol.ditto.record_requests import ASKING, read_record, write_value
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_MAXIMUM_MS
@@ -191,45 +191,6 @@ def _correlation_id(record: Any, envelope: Envelope) -> str:
     return names.read_correlation_id(correlation_id(record.headers, envelope.headers, coordinates))
 
 
-@dataclass(frozen=True)
-class Ack:
-    """An acknowledgement: positive with a status of 2xx, otherwise a nack.
-
-    :param payload: any JSON value
-    :param label: ``None`` for every label of ``signal.labels``
-    """
-
-    status: int = 200
-    payload: Any = UNSET
-    label: str | None = None
-    headers: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Response:
-    """The response to a live command or message: the acknowledgement ``live-response``. The twin alone has others."""
-
-    status: int = 200
-    value: Any = UNSET
-    headers: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class After:
-    """An answer to be sent after a number of seconds; meanwhile other signals are handled."""
-
-    seconds: float
-    answer: Answer
-
-
-Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
-"""The return value of a handler: a ``DittoError`` is the response to a live signal, else a nack for each label;
-``None`` sends nothing."""
-
-Delayed: TypeAlias = tuple[float, Envelope]
-"""A message and after how many seconds it is sent."""
-
-
 def messages(signal: Signal, answer: Answer, delay: float = 0.0) -> list[Delayed]:
     """Return the messages of an answer; raise ``TypeError`` for another object.
 
@@ -312,61 +273,3 @@ class Delivered(Signal):
     def ack(self, status: int = 200, payload: Any = UNSET, label: str | None = None) -> None:
         """Acknowledge under one label, or under all of ``labels``; a status of 400 or more is a nack."""
         self.answer(Ack(status, payload, label))
-
-
-class OpenDelivery:
-    """The labels of one signal that are not answered yet. Safe to use from several threads."""
-
-    def __init__(
-        self,
-        outbox: Callable[[], Answers],
-        work: Work,
-        correlation_id: str,
-        labels: Collection[str],
-        *,
-        held: bool = False,
-    ) -> None:
-        """Wait for the labels; with ``held`` the signal's offset is not committed before all of them are answered.
-
-        ``outbox`` returns that of the receiver, and raises an error in a child of its process.
-        """
-        self._outbox, self._work, self._correlation_id = outbox, work, correlation_id
-        self._labels, self._missing = frozenset(labels), set(labels)
-        # seconds that the handler has asked for since the end of its time was last looked at
-        self.extension = 0.0
-        self.held = held and bool(labels)
-        self._lock = threading.Lock()
-        if self.held:
-            outbox().hold(work)
-
-    def send(self, answers: list[Delayed], *, missing: bool = False) -> None:
-        """Send answers, with ``missing`` without those under labels that are answered already."""
-        outbox = self._outbox()
-        if missing:
-            wanted = {None, *self._missing}
-            answers = [(delay, message) for delay, message in answers if label_of(message) in wanted]
-        labels = {label for _, message in answers if (label := label_of(message)) is not None}
-        for label in labels:
-            check_declared(label, self._labels)
-        # progress is no answer
-        labels -= {label_of(message) for _, message in answers if message.status == PROCESSING}
-        for delay, message in answers:
-            outbox.send(self._correlation_id, message, self._work, delay)
-        with self._lock:
-            self._missing -= labels
-            done = not self._missing
-        if done:
-            self.give_up()
-
-    def give_up(self) -> bool:
-        """Let the offset be committed; return whether it was still held."""
-        with self._lock:
-            held, self.held = self.held, False
-            if held:
-                self._outbox().release(self._work)
-            return held
-
-
-def label_of(message: Envelope) -> str | None:
-    """Return the label of an acknowledgement, ``None`` for any other message."""
-    return message.topic.subject if message.topic.criterion == "acks" else None

@@ -100,6 +100,13 @@ class Command:
         return Envelope(topic, headers, f"{feature}/{box}/messages/{subject}", json_value(payload))
 
 
+def retrieval(thing_id: str, fields: str) -> Envelope:
+    """Return the query for some fields of a thing."""
+    command = Command.retrieve(thing_id)
+    command.fields = fields
+    return command
+
+
 def split_id(thing_id: str) -> tuple[str, str]:
     """Return the namespace and the name of a thing; raise a ``ValueError`` if one is missing."""
     namespace, _, name = thing_id.partition(":")

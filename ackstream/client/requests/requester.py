@@ -15,7 +15,7 @@ from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
 from ackstream.client.options import RecordRequest, RequesterOptions
 from ackstream.client.requests import replies
-from ackstream.client.requests.commands import Command, address, further_headers
+from ackstream.client.requests.commands import address, further_headers, retrieval
 from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.ditto.headers import REQUESTED_ACKS, TIMEOUT, names_sender
 from ackstream.protocol.ditto.record_requests import request_headers
@@ -202,13 +202,13 @@ class Requester(Client):
         record = {"topic": topic, "partition": partition, "key": b"cancel-%b" % identity, "value": None}
         headers = [(CORRELATION_ID, request.key), (CANCEL, identity)]
         give_up_at = self._connection.now() + self._options.delivery_timeout
-        self._sender.submit(Sending(record | {"headers": headers}, self._cancelled, give_up_at=give_up_at))
-        return True
 
-    @staticmethod
-    def _cancelled(error: BaseException | None) -> None:
-        if error is not None:
-            log.warning("Kafka did not store a cancellation: %s", error)
+        def finished(error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("Kafka did not store the cancellation of %s: %s", correlation_id, error)
+
+        self._sender.submit(Sending(record | {"headers": headers}, finished, give_up_at=give_up_at))
+        return True
 
     def _check_thread(self) -> None:
         if threading.current_thread() is self._reader.thread:
@@ -335,13 +335,6 @@ def fields_of(requester: Requester, timeout: float | str | None = None) -> Calla
         return fields_in(requester.request(retrieval(thing_id, fields), timeout=timeout), thing_id)
 
     return extra
-
-
-def retrieval(thing_id: str, fields: str) -> Envelope:
-    """Return the query for some fields of a thing."""
-    command = Command.retrieve(thing_id)
-    command.fields = fields
-    return command
 
 
 def fields_in(reply: replies.Reply, thing_id: str) -> dict[str, Any]:

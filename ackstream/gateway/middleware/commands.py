@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from ackstream.client.requests.requester import retrieval
+from ackstream.client.requests.commands import retrieval
 from ackstream.gateway.errors import header_unfit
 from ackstream.protocol import errors
 from ackstream.protocol.ditto import headers as names

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ackstream.jobs.correlate.state import Pending, decode_head, decode_pending, encode, record_entry
+from ackstream.jobs.correlate.state import (
+    DECLARATIONS,
+    Pending,
+    decode_head,
+    decode_pending,
+    decode_record,
+    encode,
+    record_entry,
+)
 from ackstream.observe.metrics import DEADLINE, OLDEST_REQUEST, OPEN_REQUESTS
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.settings.base import ENDLESS
 from ackstream.spark.pieces import PieceEntry
-from ackstream.spark.records import Shelf
+from ackstream.spark.records import Share, Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -125,6 +134,23 @@ class UndeclaredAnswers:
     def declare(self, record: Record) -> None:
         """Take in a declaration."""
         self.times.apply(record.value, record.timestamp - self._slack_ms)
+
+    def take_in(self, share: Share[Record], until: int, net: Callable[..., None]) -> None:
+        """Let a batch declare labels; add to it the records that have waited, and may now count or be refused.
+
+        ``net``: as :func:`~ackstream.spark.records.guarded`, of a record and what decides it.
+        These are taken in one order, as if they had been read together: an answer never waits behind a later one.
+        """
+        hashes, declared = set[int](), False
+        for records in share:
+            for record in records:
+                if record.source == DECLARATIONS:
+                    declared = True
+                    net(record, self.declare)
+                else:
+                    hashes.add(record.hash)
+        for body in self.release(hashes, until, declared=declared):
+            share.add([decode_record(body)], len(body))
 
     def release(self, hashes: set[int], until: int, *, declared: bool) -> Iterator[bytes]:
         """Remove and yield the encoded records that may now count or be refused, and those with a hash of the batch."""

@@ -131,7 +131,8 @@ class CorrelateShard:
         """
         watermark -= self._slack_ms
         if self._refuses:
-            self._declare(share, watermark)
+            net = partial(guarded, refuse=self._refuse, outputs=(self._writer.emissions,))
+            self._undeclared.take_in(share, watermark, net)
         # a later part of a share may have records that are in time
         passed = watermark if share.whole else _NEVER
         for number, records in enumerate(filter(None, share)):
@@ -259,10 +260,7 @@ class CorrelateShard:
             judged.received += [received for received, found in applied.received if found == "accepted"]
             judged.note = applied.note or judged.note
             if applied.extended:
-                judged.extended = applied.extended
-                missing = decision.missing_of(judged.request.awaited, judged.received)
-                # it may have passed: the watermark decides, as other answers up to it may be unread
-                judged.deadline = max(map(judged.deadline_of, missing), default=judged.deadline)
+                judged.extend(applied.extended)
             if applied.decide is not None:
                 self._close(judged, applied.decide, max(record.timestamp, judged.started_at))
         elif judged == "held":
@@ -298,22 +296,6 @@ class CorrelateShard:
             # of another command with the same correlation-id, such as a copy of the request
             return "unrequested"
         return pending
-
-    def _declare(self, share: Share[Record], watermark: int) -> None:
-        """Take in the declarations; add the records that have waited for one, and may now count or be refused.
-
-        These are taken in one order, as if they had been read together: an answer never waits behind a later one.
-        """
-        hashes, declared = set[int](), False
-        for records in share:
-            for record in records:
-                if record.source == DECLARATIONS:
-                    declared = True
-                    guarded(record, self._undeclared.declare, self._refuse, (self._writer.emissions,))
-                else:
-                    hashes.add(record.hash)
-        for body in self._undeclared.release(hashes, watermark, declared=declared):
-            share.add([decode_record(body)], len(body))
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

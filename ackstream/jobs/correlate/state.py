@@ -132,6 +132,13 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     source: int = SIGNALS
     partition: int = -1
 
+    def extend(self, deadlines: dict[str, int]) -> None:
+        """Give labels more time. The latest deadline of those that are missing may have passed."""
+        # then the watermark decides, as other answers up to it may be unread
+        self.extended, arrived = deadlines, {received.label for received in self.received}
+        missing = [self.deadline_of(label) for label in self.request.awaited if label not in arrived]
+        self.deadline = max(missing, default=self.deadline)
+
     def deadline_of(self, label: str) -> int:
         """Return the deadline of a label."""
         return self.extended.get(label, self.started_at + self.request.timeout_ms)

@@ -23,13 +23,14 @@ from ackstream.errors import StoppedError
 from ackstream.jobs.twin.batch import COMMAND_MARKS, cut, fold, search_persisted
 from ackstream.jobs.twin.changes import QuotaUsage, Thing
 from ackstream.jobs.twin.records import MAX_TOPIC, JournalRow, SignalRecord, TwinMessage
+from ackstream.kafka.topics import compare_topics, topic_ids
 from ackstream.lake import tables, things
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.protocol.ledger import reply_id
 from ackstream.spark import batches, kafka
-from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, compare_topics, topic_ids
+from ackstream.spark.checkpoint import Checkpoint, CheckpointRules
 from ackstream.spark.job import Job
 from ackstream.spark.kafka import EARLIEST, ENDS, header, json_correlation_id, json_text, source, spring_correlation
 from ackstream.spark.operator import SHUFFLE_PARTITIONS

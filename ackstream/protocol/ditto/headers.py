@@ -21,6 +21,8 @@ from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import MAX_DEPTH
+from ackstream.protocol.record_headers import ACK_QUORUM as ACK_QUORUM
+from ackstream.protocol.record_headers import EXTEND as EXTEND
 
 CORRELATION_ID = "correlation-id"
 RESPONSE_REQUIRED = "response-required"
@@ -31,10 +33,6 @@ CHANNEL = "channel"
 CONTENT_TYPE = "content-type"
 VERSION = "version"
 WEAK_ACK = "ditto-weak-ack"
-ACK_QUORUM = "ack-quorum"
-"""How many of the requested acknowledgements have to be positive; no header of Ditto."""
-EXTEND = "extend"
-"""How much longer a party that reports progress may take; no header of Ditto."""
 ORIGINATOR = "ditto-originator"
 _SENDER_LENGTH = len(ORIGINATOR)
 CONDITION = "condition"

@@ -22,8 +22,8 @@ from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.errors import ThreadDiedError
 from ackstream.client.parties import receivers
+from ackstream.client.parties.answers import Ack
 from ackstream.client.parties.receivers import Responder, Subscriber
-from ackstream.client.parties.signals import Ack
 from ackstream.client.requests import requester as requests
 from ackstream.kafka.reader import MAX_RECORDS
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
@@ -516,7 +516,7 @@ def test_a_receiver_and_its_answers_wait_for_the_lease_of_its_labels(monkeypatch
 
     def make(*_: Any, **options: Any) -> Any:
         made.append(options["labels"])
-        return SimpleNamespace(life=None, run=lambda: None)
+        return SimpleNamespace(life=None, run=lambda: None, ask_time=None)
 
     monkeypatch.setattr(receivers, "Labels", lambda *_: labels)
     monkeypatch.setattr(receivers, "Worker", make)
@@ -531,14 +531,13 @@ def test_a_signal_during_which_the_lease_lapses_is_acknowledged_all_the_same():
     responder.__dict__ |= {
         "_labels": SimpleNamespace(held=frozenset(), issued=frozenset({"a-a"})),
         "_responds": frozenset(),
+        "_topics": [],
         "_counts": Counter(),
         "_handler": lambda _signal: Ack(204),
         "_worker": SimpleNamespace(
             originator_key=None,
-            outbox=SimpleNamespace(
-                send=lambda _id, message, *_: sent.append(message.topic.subject),
-                broker=SimpleNamespace(milliseconds=None),
-            ),
+            is_over=lambda *_: False,
+            outbox=SimpleNamespace(send=lambda _id, message, *_: sent.append(message.topic.subject)),
         ),
     }
     command = {

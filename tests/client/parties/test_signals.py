@@ -7,18 +7,8 @@ import msgspec
 import pytest
 
 from ackstream.client.core.messages import Work
-from ackstream.client.parties.signals import (
-    Ack,
-    After,
-    Delivered,
-    OpenDelivery,
-    Response,
-    Signal,
-    failure,
-    messages,
-    read_publication,
-    read_signal,
-)
+from ackstream.client.parties.answers import Ack, After, OpenDelivery, Response
+from ackstream.client.parties.signals import Delivered, Signal, failure, messages, read_publication, read_signal
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
 from ackstream.protocol.ditto.topics import TopicPath
@@ -293,7 +283,7 @@ def delivered(*labels: str, held: bool = False) -> tuple[Delivered, OpenDelivery
     worker, work = Worker(), Work(7)
     opened = OpenDelivery(lambda: worker.outbox, work, "c", labels, held=held)  # type: ignore[arg-type, return-value]
     topic = TopicPath.parse("org.acme/lamp/things/twin/events/modified")
-    signal = Delivered("c", Envelope(topic, {}), "twin", labels, False, False, None, 0, "events", 0, 7, opened)  # noqa: FBT003
+    signal = Delivered("c", Envelope(topic, {}), "twin", labels, False, False, None, 0, "events", 0, 7, _open=opened)  # noqa: FBT003
     return signal, opened, worker, work
 
 

@@ -262,7 +262,7 @@ def test_the_timer_begins_when_kafka_has_stored_the_message() -> None:
 
 def test_where_answers_take_long_nothing_is_sent_again_before() -> None:
     world = World()
-    world.messages.measure(3000)
+    world.messages.timer.measure(3000)
     world.add()
     world.messages.accepted(1)
     world.now = 9999

@@ -13,7 +13,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from ackstream.errors import SettingsError
-from ackstream.jobs.correlate import readings as correlate_topics
+from ackstream.jobs.correlate import topics as correlate_topics
 from ackstream.jobs.correlate.job import JOB
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, TWIN_ACKS, Record
 from ackstream.jobs.correlate.topics import BUFFER_BYTES, OVERHEAD_BYTES, CorrelateTopics, with_present_topics

@@ -124,7 +124,17 @@ WITH_PARTITION = base64.b64decode(
     "LmFjbWUvbGFtcC90aGluZ3MvdHdpbi9hY2tzL2EtYWNrIiwgImhlYWRlcnMiOiB7ImNvcnJlbGF0aW9uLWlkIjogImVhcmx5In0sICJwYXRoIjogIi"
     "8iLCAic3RhdHVzIjogMjAwfXWAkpCQkpCSkJCQgA=="
 )
-"""A request ``open`` that awaits ``a-ack``, with its reply in partition 3; a record ``early`` that is held."""
+"""Of version 6: a request ``open`` that awaits ``a-ack``, its reply in partition 3; a record ``early`` that is held."""
+
+WITH_TOPIC = base64.b64decode(
+    "lZKRk88ecfFpP7Lo981SCMUBCtwAEKRvcGVuzx5x8Wk/suj3na1vcmcuYWNtZTpsYW1wpHR3aW6kdHdpbpGlYS1hY2vDw81OIIGuY29ycmVsYXRp"
+    "b24taWSkb3Blbqhjb21tYW5kc6Ztb2RpZnnArS9hdHRyaWJ1dGVzL3jAzQPozVII2SBiNzEzMGRjN2I4OTc4MDUyMmM3NGQyN2ExOGU0MjljM6dy"
+    "ZXBsaWVzwJDAkMRleyJjb3JyZWxhdGlvbi1pZCI6Im9wZW4iLCJ0aW1lb3V0IjoiMjBzIiwicmVzcG9uc2UtcmVxdWlyZWQiOmZhbHNlLCJjb250"
+    "ZW50LXR5cGUiOiJhcHBsaWNhdGlvbi9qc29uIn0DgAAAkpCQkpGT04mh4kD+mdy8zSyIxJWbzQV4AQAA04mh4kD+mdy8pWVhcmx5xANrZXnEdXsi"
+    "dG9waWMiOiAib3JnLmFjbWUvbGFtcC90aGluZ3MvdHdpbi9hY2tzL2EtYWNrIiwgImhlYWRlcnMiOiB7ImNvcnJlbGF0aW9uLWlkIjogImVhcmx5"
+    "In0sICJwYXRoIjogIi8iLCAic3RhdHVzIjogMjAwfXWAwJKQkJKQkpCQkIA="
+)
+"""The same as this version writes it."""
 
 
 def test_a_state_is_encoded_as_this_version_always_was() -> None:
@@ -132,12 +142,12 @@ def test_a_state_is_encoded_as_this_version_always_was() -> None:
     chosen = {"kafka_replyPartition": (3).to_bytes(4, "big")}
     asking = Log().command(1000, "open", requested_acks=["a-ack"], timeout="20s")
     run.feed(msgspec.structs.replace(asking, headers=chosen), Log().ack(1400, "a-ack", correlation_id="early"))
-    assert run.state == (STATE_VERSION, WITH_PARTITION)
+    assert run.state == (STATE_VERSION, WITH_TOPIC)
 
 
 def test_an_open_request_keeps_the_partition_for_its_reply_if_it_has_one() -> None:
     run, without = Run(partitions={"replies": 4}), Run(refuse_undeclared=True)
-    run.state, without.state = (STATE_VERSION, WITH_PARTITION), (STATE_VERSION, DECLARED)
+    run.state, without.state = (OLDEST_VERSION, WITH_PARTITION), (OLDEST_VERSION, DECLARED)
     run.feed(Log().ack(1350, "a-ack", correlation_id="open"))
     without.feed(Log().claim(1350, "c-ack"))
     assert [reply["in-partition"] for reply in [*run.replies(), *without.replies()]] == [3, None]

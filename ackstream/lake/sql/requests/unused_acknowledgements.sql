@@ -15,7 +15,7 @@ FROM {acknowledgements} AS a
 LEFT JOIN (SELECT DISTINCT q.correlation_id, q.label
            FROM (SELECT o.correlation_id, explode(o.missing) AS label FROM {outcomes} AS o) AS q) AS m
        ON m.correlation_id = a.correlation_id AND m.label = a.label
-WHERE a.disposition <> 'accepted'
+WHERE a.disposition NOT IN ('accepted', 'progress')
   AND NOT (a.disposition IN ('late', 'unrequested') AND m.label IS NULL
            AND coalesce(a.label, 'twin-persisted') IN ('twin-persisted', 'search-persisted', 'live-response'))
 GROUP BY a.disposition, a.label

@@ -1,0 +1,148 @@
+"""A handler's answers to a signal, and the labels of a signal that are not answered yet."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeAlias
+
+from msgspec import UNSET
+
+from ackstream.client.core.messages import Answers, Work
+from ackstream.protocol.ditto.acknowledgements import PROCESSING
+from ackstream.protocol.ditto.envelopes import Envelope
+from ackstream.protocol.ditto.labels import check_declared
+from ackstream.protocol.errors import DittoError
+
+
+@dataclass(frozen=True)
+class Ack:
+    """An acknowledgement: positive with a status of 2xx, otherwise a nack.
+
+    :param payload: any JSON value
+    :param label: ``None`` for every label of ``signal.labels``
+    """
+
+    status: int = 200
+    payload: Any = UNSET
+    label: str | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Response:
+    """The response to a live command or message: the acknowledgement ``live-response``. The twin alone has others."""
+
+    status: int = 200
+    value: Any = UNSET
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class After:
+    """An answer to be sent after a number of seconds; meanwhile other signals are handled."""
+
+    seconds: float
+    answer: Answer
+
+
+Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
+"""The return value of a handler: a ``DittoError`` is the response to a live signal, else a nack for each label;
+``None`` sends nothing."""
+
+Delayed: TypeAlias = tuple[float, Envelope]
+"""A message and after how many seconds it is sent."""
+
+
+class OpenDelivery:
+    """The labels of one signal that are not answered yet. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        outbox: Callable[[], Answers],
+        work: Work,
+        correlation_id: str,
+        labels: Collection[str],
+        *,
+        held: bool = False,
+    ) -> None:
+        """Wait for the labels; with ``held`` the signal's offset is not committed before all of them are answered.
+
+        ``outbox`` returns that of the receiver, and raises an error in a child of its process.
+        """
+        self._outbox, self._work, self._correlation_id = outbox, work, correlation_id
+        self._labels, self._missing = frozenset(labels), set(labels)
+        # seconds that the handler has asked for since the end of its time was last looked at
+        self.extension = 0.0
+        self.held = held and bool(labels)
+        self._lock = threading.Lock()
+        if self.held:
+            outbox().hold(work)
+
+    def send(self, answers: list[Delayed], *, missing: bool = False) -> None:
+        """Send answers, with ``missing`` without those under labels that are answered already."""
+        outbox = self._outbox()
+        if missing:
+            wanted = {None, *self._missing}
+            answers = [(delay, message) for delay, message in answers if label_of(message) in wanted]
+        labels = {label for _, message in answers if (label := label_of(message)) is not None}
+        for label in labels:
+            check_declared(label, self._labels)
+        # progress is no answer
+        labels -= {label_of(message) for _, message in answers if message.status == PROCESSING}
+        for delay, message in answers:
+            outbox.send(self._correlation_id, message, self._work, delay)
+        with self._lock:
+            self._missing -= labels
+            done = not self._missing
+        if done:
+            self.give_up()
+
+    def give_up(self) -> bool:
+        """Let the offset be committed; return whether it was still held."""
+        with self._lock:
+            held, self.held = self.held, False
+            if held:
+                self._outbox().release(self._work)
+            return held
+
+
+SWEEP = 1_000
+"""Answered signals that may wait for their time to pass."""
+
+
+class Agenda:
+    """The deliveries that are held until all their labels are answered, or their time is over. For one thread."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[float, int, OpenDelivery]] = []
+        self._order, self._sweep_at = count(), SWEEP
+
+    def add(self, opened: OpenDelivery, until: float) -> None:
+        """Hold a delivery until a time at most."""
+        heapq.heappush(self._entries, (until, next(self._order), opened))
+        if len(self._entries) > self._sweep_at:
+            # most are answered long before their time
+            self._entries = [entry for entry in self._entries if entry[2].held]
+            heapq.heapify(self._entries)
+            self._sweep_at = max(SWEEP, 2 * len(self._entries))
+
+    def give_up(self, now: float) -> int:
+        """Give up those whose time is over, as their requesters have stopped waiting; return how many were held."""
+        ended = 0
+        while self._entries and self._entries[0][0] <= now:
+            opened = heapq.heappop(self._entries)[2]
+            if opened.held and opened.extension:
+                self.add(opened, now + opened.extension)
+                opened.extension = 0.0
+            else:
+                ended += opened.give_up()
+        return ended
+
+
+def label_of(message: Envelope) -> str | None:
+    """Return the label of an acknowledgement, ``None`` for any other message."""
+    return message.topic.subject if message.topic.criterion == "acks" else None
