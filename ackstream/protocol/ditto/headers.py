@@ -14,15 +14,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from ackstream.protocol import errors
+from ackstream.protocol import errors, record_headers
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
 from ackstream.protocol.ditto.envelopes import check_storable
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import MAX_DEPTH
-from ackstream.protocol.record_headers import ACK_QUORUM as ACK_QUORUM
-from ackstream.protocol.record_headers import EXTEND as EXTEND
 
 CORRELATION_ID = "correlation-id"
 RESPONSE_REQUIRED = "response-required"
@@ -33,6 +31,7 @@ CHANNEL = "channel"
 CONTENT_TYPE = "content-type"
 VERSION = "version"
 WEAK_ACK = "ditto-weak-ack"
+ACK_QUORUM, EXTEND = record_headers.ACK_QUORUM, record_headers.EXTEND
 ORIGINATOR = "ditto-originator"
 _SENDER_LENGTH = len(ORIGINATOR)
 CONDITION = "condition"
