@@ -16,22 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.errors import AckstreamError, SettingsError
+from ackstream.jobs.correlate import state
 from ackstream.jobs.correlate.records import NAME, Emission, Writer, read_records
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.state import (
-    ACKS,
-    DECLARATIONS,
-    LARGEST_NUMBER,
-    OWN,
-    SIGNALS,
-    TWIN_ACKS,
-    Pending,
-    Record,
-    decode_state,
-    divide,
-    open_requests,
-    unite,
-)
 from ackstream.jobs.correlate.topics import CorrelateTopics, further_topics, look_up, with_present_topics
 from ackstream.kafka.topics import LIMITED, system_topics
 from ackstream.protocol import record_headers
@@ -128,7 +115,7 @@ JOB = Job(
         rules=9,
         movable=MOVABLE,
         shards="correlate.shards",
-        resharding=Resharding(divide, unite),
+        resharding=Resharding(state.divide, state.unite),
         otherwise="let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
     ),
 )
@@ -171,16 +158,16 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
         own_id = F.coalesce(spark_kafka.header(record_headers.CORRELATION_ID).cast("string"), event)
         own_id = F.make_valid_utf8(F.coalesce(own_id, spark_kafka.spring_correlation()))
         correlation_id = F.when(of_application, own_id).otherwise(correlation_id)
-        number = F.when(of_application, OWN * F.crc32(topic).bitwiseAND(LARGEST_NUMBER)).otherwise(number)
+        number = F.when(of_application, state.OWN * F.crc32(topic).bitwiseAND(state.LARGEST_NUMBER)).otherwise(number)
         name = F.when(of_application, topic)
     keys = shard_keys(spark, settings.correlate.shards)
     shards = F.array(*map(F.lit, keys))
     # every shard has to know ticks, and declarations
     every, own = F.col(spark_kafka.CLOCK).isNotNull(), F.get(shards, F.pmod("hash", F.lit(len(keys))).cast("int"))
-    origin = F.when(signal, SIGNALS).when(topic == topics.twin_acks, TWIN_ACKS)
+    origin = F.when(signal, state.SIGNALS).when(topic == topics.twin_acks, state.TWIN_ACKS)
     if settings.correlate.refuse_undeclared:
         every |= declaration
-        origin = origin.when(declaration, DECLARATIONS)
+        origin = origin.when(declaration, state.DECLARATIONS)
     else:
         stream = stream.where(~declaration)
     shard = F.explode(F.when(every, shards).otherwise(F.array(own)))
@@ -191,7 +178,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
         .withColumn("hash", F.xxhash64(F.coalesce("correlation_id", coordinates)))
         .select(
             shard.alias("shard"),
-            (origin.otherwise(ACKS) + number).alias("source"),
+            (origin.otherwise(state.ACKS) + number).alias("source"),
             "partition",
             "offset",
             "timestamp",
@@ -228,7 +215,7 @@ def correlate(
     # of a broker whose clock was set back a request would be over before an answer could arrive
     passed = batch.watermark - (slack_ms if limits.refuse_undeclared else 0)
     with batch.restored(CorrelateShard(limits, topics, writer, slack_ms, store)) as shard:
-        share = Share[Record]()
+        share = Share[state.Record]()
         for frame in batch.frames:
             if frame["timestamp"].min() < passed:
                 frame = frame.assign(timestamp=frame["timestamp"].clip(lower=passed))  # noqa: PLW2901 - the same rows
@@ -301,9 +288,9 @@ def _read(spark: SparkSession, settings: Settings) -> list[InFlight]:
         raise AckstreamError(
             f"No state can be read at {location}: start the correlate job first, or correct lake.checkpoints. ({error})"
         ) from error
-    aside, opened = Aside.of(spark, location), list[Pending]()
+    aside, opened = Aside.of(spark, location), list[state.Pending]()
     for shard, version, blob in rows:
-        opened += open_requests(decode_state(version, bytes(blob)), aside.store(shard))
+        opened += state.open_requests(state.decode_state(version, bytes(blob)), aside.store(shard))
     found = []
     for pending in opened:
         request, arrived = pending.request, {received.label for received in pending.received}

@@ -60,11 +60,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls,
-        settings: Settings,
-        limits: Mapping[str, int],
-        partitions: Mapping[str, int],
-        further: Iterable[str] = (),
+        cls, settings: Settings, limits: Mapping[str, int], partitions: Mapping[str, int], further: Iterable[str] = ()
     ) -> CorrelateTopics:
         """Derive the topics from the settings and the topics on the broker with their limits and partitions.
 
