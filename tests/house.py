@@ -18,31 +18,31 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (1_990, 9),
-    "protocol": (6_351, 30),
-    "kafka": (2_037, 8),
-    "spark": (3_419, 12),
-    "lake": (1_728, 9),
-    "jobs": (10_295, 38),
-    "client": (10_105, 40),
-    "observe": (1_446, 7),
-    "gateway": (5_561, 22),
-    "connectivity": (4_361, 15),
-    "aio": (593, 2),
-    "testing": (781, 4),
+    "settings": (2_003, 9),
+    "protocol": (6_543, 31),
+    "kafka": (2_042, 8),
+    "spark": (3_371, 12),
+    "lake": (1_715, 9),
+    "jobs": (10_453, 39),
+    "client": (10_260, 41),
+    "observe": (1_438, 7),
+    "gateway": (5_562, 22),
+    "connectivity": (4_367, 15),
+    "aio": (612, 2),
+    "testing": (807, 4),
     "local": (1_291, 5),
-    "cli": (2_246, 8),
+    "cli": (2_284, 8),
     "": (191, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_395, 212
+LINES, MODULES = 52_939, 215
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_546
+CORE_LINES = 35_000
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

@@ -15,12 +15,10 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "G
 OF_OPTIONS = ("GSSAPI", "AWS_MSK_IAM")
 """Mechanisms that are set up by ``sasl.*`` in the two tables of options, since the libraries share nothing there."""
 
-_REAL = "="
-
 
 def real(topic: str) -> str:
     """Return the real name of a topic of an application for functions that take names without the prefix."""
-    return _REAL + topic
+    return "=" + topic
 
 
 class KafkaSecurity(Part):
@@ -153,7 +151,7 @@ class Kafka(Part):
 
     def topic(self, name: str) -> str:
         """Return a topic's real name: the prefix and the name, or what :func:`real` has marked."""
-        return name[len(_REAL) :] if name.startswith(_REAL) else self.topic_prefix + name
+        return name[1:] if name.startswith("=") else self.topic_prefix + name
 
     def group(self, name: str) -> str:
         """Return a consumer group's real name: systems that share a cluster share no group either."""

@@ -9,35 +9,28 @@ interrupted migration can be repeated. Source of the file formats: Spark's ``Off
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StructType
 
 from ackstream.errors import StartError
 from ackstream.kafka.parties import PARTIES
 from ackstream.kafka.topics import prepare
+from ackstream.observe.metrics import Tally
+from ackstream.settings import Settings
 from ackstream.settings.loading import with_values
-from ackstream.spark.checkpoint import DRAFT, REMEMBERED, Checkpoint, compare_values, fixed_values
+from ackstream.spark.checkpoint import DRAFT, REMEMBERED, Checkpoint, Unite, compare_values, fixed_values
 from ackstream.spark.clock import clock
-from ackstream.spark.operator import SHARD_KEYS, distribute, operate
-from ackstream.spark.pieces import Aside
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pyspark.sql import SparkSession
-
-    from ackstream.observe.metrics import Tally
-    from ackstream.settings import Settings
-    from ackstream.spark.checkpoint import Unite
-    from ackstream.spark.job import Job
-    from ackstream.spark.operator import ShardBatch, State
-    from ackstream.spark.pieces import PieceStore
+from ackstream.spark.job import Job
+from ackstream.spark.operator import SHARD_KEYS, ShardBatch, State, distribute, operate
+from ackstream.spark.pieces import Aside, PieceStore
 
 STATES = "states"
 FORMER = "former"

@@ -78,8 +78,7 @@ def excused(before: int, now: int, lease: int, since: int = 0) -> int:
 
 
 def read_state(state: type[R], own: int, version: int, blob: bytes, *, oldest: int | None = None) -> R:
-    """Decode the blob of a shard's state. Raises ValueError if this release, which writes ``own``, cannot read it."""
-    # ``oldest``: the earliest version that the struct can still be decoded from
+    """Decode the blob of a shard's state. Raises ValueError for another version than ``oldest`` to ``own``."""
     if not (own if oldest is None else oldest) <= version <= own:
         raise ValueError(f"The state has version {version}; this release reads version {own}.")
     return msgspec.msgpack.decode(blob, type=state)

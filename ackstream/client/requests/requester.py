@@ -16,9 +16,8 @@ from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentEr
 from ackstream.client.options import RecordRequest, RequesterOptions
 from ackstream.client.requests import replies
 from ackstream.client.requests.commands import address, further_headers, retrieval
-from ackstream.protocol.ditto.envelopes import Envelope, encode
+from ackstream.protocol.ditto.envelopes import Envelope, encode, json_text
 from ackstream.protocol.ditto.headers import REQUESTED_ACKS, TIMEOUT, names_sender
-from ackstream.protocol.ditto.record_requests import request_headers
 from ackstream.protocol.ditto.requests import read_request
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import signature
@@ -174,13 +173,13 @@ class Requester(Client):
         check_type("value", new.value, bytes, optional=True)
         check_type("key", new.key, bytes, optional=True)
         asked, identity = address(_RECORD, timeout=new.timeout, acks=new.acks, correlation_id=new.correlation_id)
-        own, timeout_ms = asked.headers, None
+        own, seconds = asked.headers, self._options.default_timeout
         if TIMEOUT in own:
-            timeout_ms = Duration.parse(own[TIMEOUT]).capped(MAX_TIMEOUT_MS)
-        headers = further_headers(new.headers or {}) + request_headers(own[REQUESTED_ACKS], timeout_ms, identity)
+            seconds = Duration.parse(own[TIMEOUT]).capped(MAX_TIMEOUT_MS) / 1000
+        texts = own | {REQUESTED_ACKS: json_text(own[REQUESTED_ACKS])}
+        headers = further_headers(new.headers or {}) + [(name, text.encode()) for name, text in texts.items()]
         self._producer.prepare(new.topic)
         record = {"topic": new.topic, "value": new.value, "key": new.key, "headers": headers}
-        seconds = self._options.default_timeout if timeout_ms is None else timeout_ms / 1000
         return self._open(record, asked.topic, identity, seconds + self._options.grace, new.on_stored)
 
     @takes(RecordRequest)

@@ -120,22 +120,19 @@ def time_out(pending: Pending) -> Decision:
 
 
 def may_cancel(pending: Pending, record: Record) -> bool:
-    """Return whether a cancellation is for a request: it names its reply-id in its own topic and partition, in time."""
-    place = record.source, pending.partition if pending.partition < 0 else record.partition
+    """Return whether a cancellation is for a request: it names its reply-id in its own topic, in time."""
     named = record.headers[CANCEL].decode() == pending.reply_id
-    return named and place == (pending.source, pending.partition) and record.timestamp <= pending.deadline
+    return named and record.source == pending.source and record.timestamp <= pending.deadline
 
 
 def cancel(pending: Pending) -> Decision:
     """Decide a request that its requester has taken back."""
-    missing = missing_of(pending.request.awaited, pending.received)
-    return _refuse(pending, "cancelled", missing, errors.request_cancelled(), read_text(pending.headers))
+    return _refuse(pending, "cancelled", pending.missing, errors.request_cancelled(), read_text(pending.headers))
 
 
 def _acknowledge(pending: Pending, acks: list[Received], longest_ms: int) -> Applied:
     """Count the first acknowledgement of each awaited label, and give time to those that report progress."""
     request, arrived, extended = pending.request, list(pending.received), pending.extended.copy()
-    end = pending.started_at + longest_ms
     disposed: list[Disposed] = []
     for received in acks:
         found, label = disposition(received.label, request.awaited, arrived), received.label or ""
@@ -145,21 +142,14 @@ def _acknowledge(pending: Pending, acks: list[Received], longest_ms: int) -> App
         elif found == "accepted" and received.status == PROCESSING:
             found = "progress"
             if received.extend:
-                extended[label] = max(until, min(at + received.extend, end))
+                extended[label] = max(until, min(at + received.extend, pending.started_at + longest_ms))
         elif found == "accepted":
             arrived.append(received)
         disposed.append((received, found))
     if not request.waits_for_acks:
         return Applied(disposed, extended=extended)
-    missing = missing_of(request.awaited, arrived)
-    complete = not missing or _reached(request, arrived) is not None
+    complete = len(arrived) == len(request.awaited) or _reached(request, arrived) is not None
     return Applied(disposed, None, ACKNOWLEDGED if complete else None, extended)
-
-
-def missing_of(awaited: Iterable[str], arrived: Iterable[Received]) -> list[str]:
-    """Return the awaited labels that have not answered, in their order."""
-    labels = {received.label for received in arrived}
-    return [label for label in awaited if label not in labels]
 
 
 def _reached(request: Request, arrived: Iterable[Received]) -> bool | None:
@@ -216,7 +206,9 @@ def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
         for ack in sorted(acks, key=_weight, reverse=True):
             if excess <= 0:
                 break
-            where = f", and is the record {ack.place}" if isinstance(ack, Received) and ack.topic else ""
+            where = ""
+            if isinstance(ack, Received) and ack.topic:
+                where = f", and is the record {ack.topic}-{ack.partition}-{ack.offset}"
             error = errors.acknowledgement_left_out(ack.status, _weight(ack), where)
             own = _own_headers(pending.correlation_id)
             notes[ack.label] = note = AckText(ack.label or "", error.status, raw(error.to_dict()), own)
@@ -246,8 +238,7 @@ def _aggregate(pending: Pending, completed_by: Completion) -> Decision:
     status, reply = _write(pending, found)
     # a label that was acknowledged with a 408 counts as missing, too
     missing = [ack.label or "" for ack in found if ack.status == REQUEST_TIMEOUT]
-    awaited = pending.request.awaited
-    unneeded = missing_of(awaited, pending.received) if len(found) < len(awaited) else []
+    unneeded = pending.missing if len(found) < len(pending.request.awaited) else []
     return Decision(status, completed_by, missing, reply, aggregate=True, unneeded=unneeded)
 
 
@@ -258,7 +249,7 @@ def _entries(pending: Pending) -> list[Ack]:
     request, awaited = pending.request, pending.request.awaited
     if _reached(request, pending.received) is not None:
         # the others are not needed
-        missing = missing_of(awaited, pending.received)
+        missing = pending.missing
         awaited = tuple([label for label in awaited if label not in missing])
     return entries(awaited, pending.received, pending.correlation_id, request.timeout_ms)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -15,12 +14,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ackstream.errors import AckstreamError, SettingsError
+from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate import state
 from ackstream.jobs.correlate.records import NAME, Emission, Writer, read_records
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.topics import CorrelateTopics, further_topics, look_up, with_present_topics
-from ackstream.kafka.topics import LIMITED, system_topics
+from ackstream.jobs.correlate.topics import (
+    CorrelateTopics,
+    check_patterns,
+    further_topics,
+    look_up,
+    with_present_topics,
+)
+from ackstream.kafka.topics import LIMITED
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ditto.record_requests import ASKING, REPLY_ID
@@ -44,20 +49,6 @@ OUTPUT_SCHEMA = (
 )
 
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
-
-
-def check(_spark: SparkSession, settings: Settings) -> None:
-    """Refuse patterns that match a topic of the system (SettingsError): replies there would act upon the system."""
-    kafka = settings.kafka
-    own = sorted(system_topics(kafka) - {kafka.topic("replies")})
-    for pattern in settings.correlate.reply_topics:
-        found = [topic for topic in own if re.fullmatch(pattern, topic)]
-        if found:
-            raise SettingsError(
-                f"The setting correlate.reply_topics has the pattern {pattern!r}, which {found[0]} matches: a request"
-                f" could have its reply written to that topic of the system, where it would count. Write a pattern"
-                f" that none of these matches, such as {re.escape(kafka.topic('replies-'))}.*, and name topics by it."
-            )
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
@@ -106,7 +97,7 @@ JOB = Job(
     reads=READ,
     further=further_topics,
     conf=conf,
-    check=check,
+    check=check_patterns,
     rehearsal={"correlate.starting": "earliest", "correlate.max_offsets_per_trigger": 500},
     keeps=CheckpointRules(
         # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that

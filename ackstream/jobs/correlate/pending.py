@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from ackstream.jobs.correlate.state import (
     DECLARATIONS,
     Pending,
+    Record,
+    ShardState,
     decode_head,
     decode_pending,
     decode_record,
     encode,
     record_entry,
 )
-from ackstream.observe.metrics import DEADLINE, OLDEST_REQUEST, OPEN_REQUESTS
+from ackstream.observe.metrics import DEADLINE, OLDEST_REQUEST, OPEN_REQUESTS, Tally
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.settings.base import ENDLESS
-from ackstream.spark.pieces import PieceEntry
-from ackstream.spark.records import Share, Shelf
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from ackstream.jobs.correlate.state import Record, ShardState
-    from ackstream.observe.metrics import Tally
-    from ackstream.spark.pieces import Numbers, PieceStore
-    from ackstream.spark.records import Shelved
+from ackstream.spark.pieces import Numbers, PieceEntry, PieceStore
+from ackstream.spark.records import Share, Shelf, Shelved
 
 HOT_BYTES = 256 * 1024
 """The most bytes of open requests in the state of a shard, which each batch takes up as a whole."""

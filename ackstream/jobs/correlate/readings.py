@@ -26,8 +26,6 @@ SMALL_BYTES = 16_384
 """Headers of larger messages are not remembered."""
 INTEGER_BYTES = 4
 """The length of an integer of Spring."""
-_OF_RECORDS = TopicPath.of(None, "live", "acks")
-"""The topic path of an acknowledgement that is a record of any kind."""
 
 
 class ReplyAddress(NamedTuple):
@@ -115,7 +113,7 @@ class RecordReader:
         to, partition, spring = address
         pending = Pending(key, record.hash, request, time, time + request.timeout_ms, signal_id, to, spring)
         pending.headers, pending.reply_partition = repeated, partition
-        pending.source, pending.partition = record.source, record.partition
+        pending.source = record.source
         return signal_id, row, pending
 
     def _record(self, record: Record) -> tuple[Any, Codec]:
@@ -163,7 +161,7 @@ class RecordReader:
         if envelope is None:
             ack, codec = read_record_ack(record.headers, key, value)
             received = [Received.of(record, write_text(ack), 0, codec, extension(ack))]
-            return AckReading(key, "acks", _OF_RECORDS, received)
+            return AckReading(key, "acks", TopicPath.of(None, "live", "acks"), received)
         topic = envelope.topic
         if topic.criterion == "acks":
             acks = read_issued(envelope, built_in=record.source != ACKS)

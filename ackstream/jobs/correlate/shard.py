@@ -193,10 +193,8 @@ class CorrelateShard:
     def _process(self, record: Record, *, early: bool = False) -> None:
         """Decide a record; ``early``: an answer that was held for its request, which is open now."""
         if (role := record.role) == SIGNALS:
-            if record.value is None and cancels(record.headers, record.value):
-                self._cancel(record)
-            else:
-                self._open(record)
+            act = self._open if record.value is not None or not cancels(record.headers, None) else self._cancel
+            act(record)
         elif role != DECLARATIONS:
             pending = self._pending.opened.get(record.correlation_id)
             if pending is None or self._refuses or (received := self._reader.usual_ack(record, pending)) is None:

@@ -84,11 +84,6 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     codec: str | None = None
     extend: int = 0
 
-    @property
-    def place(self) -> str:
-        """The coordinates of its record in a topic of an application."""
-        return f"{self.topic}-{self.partition}-{self.offset}"
-
     @classmethod
     def of(cls, record: Record, ack: AckText, index: int = 0, codec: str | None = None, extend: int = 0) -> Received:
         """Combine an acknowledgement with the coordinates of its record."""
@@ -128,16 +123,20 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     reply_partition: int | None = None
     # deadlines of labels whose parties have asked for more time; ``deadline`` is the latest of those that are missing
     extended: dict[str, int] = {}
-    # of its record; a partition below 0: unknown
+    # the topic of its record
     source: int = SIGNALS
-    partition: int = -1
 
     def extend(self, deadlines: dict[str, int]) -> None:
         """Give labels more time. The latest deadline of those that are missing may have passed."""
         # then the watermark decides, as other answers up to it may be unread
-        self.extended, arrived = deadlines, {received.label for received in self.received}
-        missing = [self.deadline_of(label) for label in self.request.awaited if label not in arrived]
-        self.deadline = max(missing, default=self.deadline)
+        self.extended = deadlines
+        self.deadline = max(map(self.deadline_of, self.missing), default=self.deadline)
+
+    @property
+    def missing(self) -> list[str]:
+        """The awaited labels that have not answered, in their order."""
+        arrived = {received.label for received in self.received}
+        return [label for label in self.request.awaited if label not in arrived]
 
     def deadline_of(self, label: str) -> int:
         """Return the deadline of a label."""

@@ -7,6 +7,7 @@ to ``replies``: Spark's sink ends the query for one, and every later start. Topi
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -93,27 +94,36 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
         return topic, partition if partition is not None and partition < self.partitions.get(topic, 0) else None
 
 
+def check_patterns(_spark: object, settings: Settings) -> None:
+    """Refuse patterns that match a topic of the system (SettingsError), but for replies in that of replies."""
+    own, replies = system_topics(settings.kafka), settings.kafka.topic("replies")
+    for key in ("reply_topics", "request_topics", "ack_topics"):
+        for pattern in getattr(settings.correlate, key):
+            allowed = {replies} if key == "reply_topics" else set()
+            refused = sorted(topic for topic in own - allowed if matches((pattern,), topic))
+            if refused:
+                raise SettingsError(
+                    f"The setting correlate.{key} has the pattern {pattern!r}, which {refused[0]} matches: that is a "
+                    "topic of the system, where records of programs would act upon it. Write a pattern that none of "
+                    f"these matches, such as {re.escape(settings.kafka.topic('own-'))}.*, and name topics by it."
+                )
+
+
 def further_topics(settings: Settings) -> tuple[str, ...]:
     """Return the topics of applications that the job reads now, in order of their names.
 
-    Raises SettingsError: a pattern matches no topic, or one of the system.
+    Raises SettingsError: a pattern matches no topic.
     """
-    patterns = {key: getattr(settings.correlate, key) for key in ("request_topics", "ack_topics")}
-    if not any(patterns.values()):
+    wanted, found = (*settings.correlate.request_topics, *settings.correlate.ack_topics), set[str]()
+    if not wanted:
         return ()
-    own, found = system_topics(settings.kafka), set[str]()
     with connect_admin(settings.kafka) as admin:
         present = admin.list_topics()
-    for key, pattern in ((key, pattern) for key, some in patterns.items() for pattern in some):
+    for pattern in wanted:
         named = {topic for topic in present if matches((pattern,), topic)}
-        if refused := sorted(named & own):
-            raise SettingsError(
-                f"The setting correlate.{key} has the pattern {pattern!r}, which {refused[0]} matches: that is a topic "
-                "of the system. Write a pattern that matches topics of applications alone."
-            )
         if not named:
             raise SettingsError(
-                f"The setting correlate.{key} has the pattern {pattern!r}, which no topic matches: create the topic "
+                f"No topic matches {pattern!r} of correlate.request_topics or correlate.ack_topics: create the topic "
                 "first, and let this login describe it, or correct the pattern."
             )
         found |= named

@@ -45,14 +45,11 @@ class Acknowledgement(msgspec.Struct):
         return self.headers.get(names.WEAK_ACK) is True
 
 
-_LONGEST_MS = 10**15
-"""Longer durations leave the range of timestamps."""
-
-
 def extension(ack: Acknowledgement) -> int:
     """Return how much more time, in milliseconds, a party that reports progress asks for. Raises 400."""
     text = ack.headers.get(names.EXTEND) if ack.status == PROCESSING else None
-    return 0 if text is None else Duration.parse(str(text)).capped(_LONGEST_MS)
+    # longer ones leave the range of timestamps
+    return 0 if text is None else Duration.parse(str(text)).capped(10**15)
 
 
 SUCCESSES = frozenset(range(OK, 300))

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ackstream.protocol.ditto import headers as definitions
 from ackstream.protocol.ditto.acknowledgements import OK, SUCCESSES, Acknowledgement, acknowledgement
 from ackstream.protocol.ditto.envelopes import (
     JSON_CONTENT_TYPE,
@@ -26,15 +27,6 @@ from ackstream.protocol.ditto.envelopes import (
     decode,
     raw,
 )
-from ackstream.protocol.ditto.headers import (
-    ACK_QUORUM,
-    CONTENT_TYPE,
-    CORRELATION_ID,
-    DEFINITIONS,
-    ORIGINATOR,
-    TEXTS,
-    reply_headers,
-)
 from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.topics import UNKNOWN_THING, TopicPath
@@ -44,7 +36,7 @@ from ackstream.protocol.record_headers import with_trace
 
 FAILED_DEPENDENCY = 424
 _NO_HEADERS = b"{}"
-_OWN_CONTENT_TYPE = (CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)
+_OWN_CONTENT_TYPE = (definitions.CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)
 read_text = msgspec.json.Decoder(dict[str, Any]).decode
 """Return headers that were written as JSON text."""
 
@@ -74,7 +66,7 @@ def write_text(ack: Acknowledgement) -> AckText:
 
 def headers_text(headers: Mapping[str, Any]) -> Raw:
     """Return the headers of an aggregate of several entries, given those of the answer to its request, as JSON text."""
-    return raw({**reply_headers(headers), CONTENT_TYPE: JSON_CONTENT_TYPE})
+    return raw({**definitions.reply_headers(headers), definitions.CONTENT_TYPE: JSON_CONTENT_TYPE})
 
 
 def combined_status(statuses: Sequence[int]) -> int:
@@ -223,7 +215,7 @@ _SOME_TEXT = "text"
 
 def answered(request: Request, correlation_id: str) -> tuple[Request, bytes]:
     """Return a request whose only header is its correlation-id, and as text the headers that an aggregate repeats."""
-    own = {CORRELATION_ID: correlation_id}
+    own = {definitions.CORRELATION_ID: correlation_id}
     return msgspec.structs.replace(request, headers=own), bytes(headers_text(request.headers | own))
 
 
@@ -255,7 +247,7 @@ def read_shaped(
         texts, typed, usual, sender = _names(names)
         if not (usual and namespace and entity and correlation_id) or len(suffix) > _REMEMBERED_TOPIC:
             return None
-        if headers.get(CORRELATION_ID, correlation_id) != correlation_id:
+        if headers.get(definitions.CORRELATION_ID, correlation_id) != correlation_id:
             return None
         for name in texts:
             if type(headers[name]) is not str:
@@ -269,8 +261,11 @@ def read_shaped(
     answer = repeated.copy()
     for name in own:
         answer[name] = headers[name]
-    answer[CORRELATION_ID] = correlation_id
-    thing_id, identity = f"{namespace}:{entity}" if like.thing_id else None, {CORRELATION_ID: correlation_id}
+    answer[definitions.CORRELATION_ID] = correlation_id
+    thing_id, identity = (
+        f"{namespace}:{entity}" if like.thing_id else None,
+        {definitions.CORRELATION_ID: correlation_id},
+    )
     request = msgspec.structs.replace(like, thing_id=thing_id, headers=identity, path=wire.path)
     return request, _encode(answer), channel, headers, wire.value, sender
 
@@ -279,11 +274,13 @@ def read_shaped(
 def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bool, bool]:
     """Return the names with any text, those whose values matter, and whether all known ones are in lower case."""
     # and whether one names the sender
-    texts = tuple(name for name in names if name in TEXTS or name not in DEFINITIONS)
-    typed = tuple(name for name in names if name not in texts and name != CORRELATION_ID)
+    texts = tuple(name for name in names if name in definitions.TEXTS or name not in definitions.DEFINITIONS)
+    typed = tuple(name for name in names if name not in texts and name != definitions.CORRELATION_ID)
     # a quorum is for the labels of its request
-    spelled = ACK_QUORUM not in names and all(name in DEFINITIONS or name.lower() not in DEFINITIONS for name in names)
-    return texts, typed, spelled, ORIGINATOR in names
+    spelled = definitions.ACK_QUORUM not in names and all(
+        name in definitions.DEFINITIONS or name.lower() not in definitions.DEFINITIONS for name in names
+    )
+    return texts, typed, spelled, definitions.ORIGINATOR in names
 
 
 @lru_cache(maxsize=4096)
@@ -299,5 +296,5 @@ def _shape(
     envelope = Envelope(TopicPath.parse(f"ns/name/{suffix}"), {name: known.get(name, _SOME_TEXT) for name in names})
     request = read_request(envelope, default_timeout_ms=default_timeout_ms, max_timeout_ms=max_timeout_ms)
     repeated = read_text(answered(request, _SOME_TEXT)[1])
-    own = tuple(name for name in texts if name in repeated and name != CONTENT_TYPE)
+    own = tuple(name for name in texts if name in repeated and name != definitions.CONTENT_TYPE)
     return request, envelope.topic.channel, repeated, own

@@ -26,19 +26,11 @@ from ackstream.protocol.ditto.requests import Request, expectation, read_quorum
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import UNREADABLE
 
-RECORDS = "records"
-"""The criterion of such a request, beside ``commands`` and ``messages``."""
-
 Codec = Literal["json", "text", "base64", "none"]
 """How a value is written into JSON; ``none``: it is not."""
 
-_REQUEST = {
-    names.REQUESTED_ACKS: record_headers.CE_REQUESTED_ACKS,
-    names.TIMEOUT: record_headers.CE_TIMEOUT,
-    names.RESPONSE_REQUIRED: "",
-    names.ACK_QUORUM: "",
-    names.CONTENT_TYPE: "",
-}
+_REQUEST = dict.fromkeys((names.RESPONSE_REQUIRED, names.ACK_QUORUM, names.CONTENT_TYPE), "")
+_REQUEST |= {names.REQUESTED_ACKS: record_headers.CE_REQUESTED_ACKS, names.TIMEOUT: record_headers.CE_TIMEOUT}
 """The record headers of a request, and their names in a CloudEvent, if they have one there."""
 ASKING = (names.REQUESTED_ACKS, record_headers.CE_REQUESTED_ACKS)
 """The headers that make a record a request."""
@@ -48,8 +40,6 @@ ACK_HEADERS = frozenset([record_headers.LABEL, record_headers.STATUS, names.CONT
 REPLY_ID = "^[0-9a-f]{32}$"
 _REPLY_ID = re.compile(REPLY_ID[1:-1].encode())
 _STATUS = re.compile("[0-9]{3}")
-_TRANSFER_ENCODING = {"content-transfer-encoding": "base64"}
-"""The header of an entry whose payload is base64 (RFC 2045)."""
 
 
 def read_record(
@@ -70,7 +60,7 @@ def read_record(
     required, timeout = headers.get(names.RESPONSE_REQUIRED), headers.get(names.TIMEOUT)
     expected = expectation("record", labels, required, timeout, default_timeout_ms, max_timeout_ms)
     repeated, quorum = names.request_reply_headers(headers), read_quorum(headers, expected[0])
-    return Request(None, "live", "record", *expected, repeated, RECORDS, None, None, "/", quorum), headers
+    return Request(None, "live", "record", *expected, repeated, "records", None, None, "/", quorum), headers
 
 
 def read_record_ack(
@@ -91,7 +81,9 @@ def read_record_ack(
     for name in (names.WEAK_ACK, names.EXTEND):
         if value_of := given.get(name):
             headers[name] = str(value_of, "utf-8", "replace")
-    headers |= _TRANSFER_ENCODING if codec == "base64" else {}
+    if codec == "base64":
+        # RFC 2045
+        headers["content-transfer-encoding"] = codec
     return acknowledgement(parse_declared(label), int(status or OK), payload, headers), codec
 
 
@@ -121,14 +113,6 @@ def write_value(value: bytes | None, content_type: str) -> tuple[Raw | UnsetType
             if len(text) <= 2 * len(value) + len('""'):
                 return text, "text"
     return raw(b64encode(value).decode()), "base64"
-
-
-def request_headers(acks: list[str], timeout_ms: int | None, correlation_id: str) -> list[tuple[str, bytes]]:
-    """Return the record headers by which a record asks for acknowledgements."""
-    found = {names.CORRELATION_ID: correlation_id, names.REQUESTED_ACKS: msgspec.json.encode(acks).decode()}
-    if timeout_ms is not None:
-        found[names.TIMEOUT] = f"{timeout_ms}ms"
-    return [(name, text.encode()) for name, text in found.items()]
 
 
 def _check_length(name: str, text: str) -> None:

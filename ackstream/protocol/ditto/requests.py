@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -97,33 +98,29 @@ def read_request(
     return Request(thing_id, channel, kind, *expected, reply, *compared, read_quorum(user, expected[0]))
 
 
-def group_of(label: str) -> str:
-    """Return the group of a label in a quorum: the part before its first colon."""
-    return label.partition(":")[0]
-
-
 def read_quorum(headers: Mapping[str, Any], labels: Sequence[str]) -> dict[str, int] | None:
-    """Return how many of the awaited labels have to be positive, by their group; ``None``: all of them.
+    """Return how many of the awaited labels have to be positive, by group; ``None``: all, and none ends the wait.
 
-    The header ``ack-quorum`` is a number, of all labels (the group ``""``), or a JSON object of numbers by group: of
-    groups that it does not name, all. Raises DittoError 400: a number is below 1, or above that of the group's labels.
+    The header ``ack-quorum`` is a number, of all labels (the group ``""``), or a JSON object of numbers by group, the
+    part of a label before its first colon: of groups that it does not name, all. Raises DittoError 400: a number is
+    below 1, or above that of the group's labels.
     """
     if (text := headers.get(names.ACK_QUORUM)) is None:
         return None
-    try:
+    given: int | dict[str, int] = {}
+    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
         given = _decode_quorum(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        given = {}
-    numbers = {"": given} if isinstance(given, int) else given
-    sizes = Counter(map(group_of, labels)) if isinstance(given, dict) else {"": len(labels)}
-    if not numbers or not all(1 <= number <= sizes.get(group, 0) for group, number in numbers.items()):
+    numbers = given if isinstance(given, dict) else {"": given}
+    sizes = Counter("" if "" in numbers else label.partition(":")[0] for label in labels)
+    unnamed = isinstance(given, dict) and ("" in given or not given)
+    if unnamed or not all(1 <= numbers[one] <= sizes[one] for one in numbers):
         raise errors.header_invalid(
             names.ACK_QUORUM,
             f"The value '{shown(text)}' of the header '{names.ACK_QUORUM}' fits no quorum of the requested labels.",
             "Give a number from 1 to that of the labels, or a JSON object of such numbers by the part of the labels "
             "before their first colon.",
         )
-    return numbers
+    return {**sizes, **numbers}
 
 
 _decode_quorum = msgspec.json.Decoder(int | dict[str, int]).decode
@@ -134,14 +131,14 @@ def quorum_reached(quorum: Mapping[str, int], labels: Sequence[str], positive: M
 
     ``False``: it cannot be reached any more; ``None``: that is open.
     """
-    groups = {label: "" if "" in quorum else group_of(label) for label in labels}
-    sizes = Counter(groups.values())
-    wanted = {group: quorum.get(group, size) for group, size in sizes.items()}
-    reached = Counter(groups[label] for label, good in positive.items() if good and label in groups)
-    refused = Counter(groups[label] for label, good in positive.items() if not good and label in groups)
-    if any(sizes[group] - refused[group] < number for group, number in wanted.items()):
+    good, left = Counter[str](), Counter[str]()
+    for label in labels:
+        group = "" if "" in quorum else label.partition(":")[0]
+        good[group] += positive.get(label, False)
+        left[group] += positive.get(label, True)
+    if any(left[group] < number for group, number in quorum.items()):
         return False
-    return True if all(reached[group] >= number for group, number in wanted.items()) else None
+    return all(good[group] >= number for group, number in quorum.items()) or None
 
 
 # a producer's requests differ in their ids, rarely in these headers

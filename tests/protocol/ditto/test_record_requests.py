@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
-from ackstream.protocol.ditto.record_requests import read_record, read_record_ack, request_headers, write_value
+from ackstream.protocol.ditto.record_requests import read_record, read_record_ack, write_value
 from ackstream.protocol.errors import DittoError
 
 LIMITS = {"default_timeout_ms": 60_000, "max_timeout_ms": 3_600_000}
@@ -165,10 +165,3 @@ def test_the_entry_of_a_payload_in_base64_names_its_encoding() -> None:
     assert codec == "base64"
     assert ack.headers["content-transfer-encoding"] == "base64"
     assert ack.headers["content-type"] == "application/avro"
-
-
-def test_written_headers_are_read_as_they_were_meant() -> None:
-    headers = dict(request_headers(["bank:booked", "stock:packed"], 1_500, "id"))
-    request, _ = read_record(headers, **LIMITS)
-    assert (request.awaited, request.timeout_ms) == (("bank:booked", "stock:packed"), 1_500)
-    assert headers["correlation-id"] == b"id"
