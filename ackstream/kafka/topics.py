@@ -177,8 +177,9 @@ def check(admin: Any, settings: Settings, names: Iterable[str]) -> Counter[str]:
     copies = {partition.topic: len(brokers) for partition, brokers in partitions.items()}
     for name, config in sorted(configs.items()):
         values = {key: config[key]["value"] for key in wanted}
-        own = topics[name]
-        check_config(kafka, name, own or Topic(), values, copies[name] if own else 1, needed.get(name, 0))
+        check_config(
+            kafka, name, topics[name] or Topic(), values, copies[name] if topics[name] else 1, needed.get(name, 0)
+        )
     return Counter(partition.topic for partition in partitions)
 
 

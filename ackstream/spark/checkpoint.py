@@ -8,28 +8,25 @@ they would silently skip other records under the same batch numbers.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import reduce
 from operator import attrgetter, getitem
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from pyspark.sql import SparkSession
 
 from ackstream.errors import StartError
 from ackstream.kafka.topics import TOPIC_ID, compare_topics
 from ackstream.settings import Settings
 from ackstream.spark.kafka import ANY_RUN
+from ackstream.spark.operator import State
+from ackstream.spark.pieces import PieceStore
 from ackstream.spark.session import locate
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from pyspark.sql import SparkSession
-
-    from ackstream.spark.operator import State
-    from ackstream.spark.pieces import PieceStore
-
-    Unite = Callable[[Iterable[State]], State]
+Unite: TypeAlias = "Callable[[Iterable[State]], State]"
 
 T = TypeVar("T")
 REMEMBERED = "ackstream.json"

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from ackstream.observe.metrics import Key
 
     Handle = Callable[["ShardBatch"], Iterable[pd.DataFrame]]
-    State = tuple[int, bytes]
-    """A shard's version and blob, as it dumps them."""
 
+State = tuple[int, bytes]
+"""A shard's version and blob, as it dumps them."""
 STATE_SCHEMA = "version INT, blob BINARY"
 SHARD_KEYS = "ackstream.shard.keys"
 """The entry in a session's conf, and in a checkpoint, with the keys of the shards (JSON)."""

@@ -127,12 +127,12 @@ WITH_PARTITION = base64.b64decode(
 """Of version 6: a request ``open`` that awaits ``a-ack``, its reply in partition 3; a record ``early`` that is held."""
 
 WITH_TOPIC = base64.b64decode(
-    "lZKRk88ecfFpP7Lo981SCMUBCtwAEKRvcGVuzx5x8Wk/suj3na1vcmcuYWNtZTpsYW1wpHR3aW6kdHdpbpGlYS1hY2vDw81OIIGuY29ycmVsYXRp"
-    "b24taWSkb3Blbqhjb21tYW5kc6Ztb2RpZnnArS9hdHRyaWJ1dGVzL3jAzQPozVII2SBiNzEzMGRjN2I4OTc4MDUyMmM3NGQyN2ExOGU0MjljM6dy"
-    "ZXBsaWVzwJDAkMRleyJjb3JyZWxhdGlvbi1pZCI6Im9wZW4iLCJ0aW1lb3V0IjoiMjBzIiwicmVzcG9uc2UtcmVxdWlyZWQiOmZhbHNlLCJjb250"
-    "ZW50LXR5cGUiOiJhcHBsaWNhdGlvbi9qc29uIn0DgAAAkpCQkpGT04mh4kD+mdy8zSyIxJWbzQV4AQAA04mh4kD+mdy8pWVhcmx5xANrZXnEdXsi"
-    "dG9waWMiOiAib3JnLmFjbWUvbGFtcC90aGluZ3MvdHdpbi9hY2tzL2EtYWNrIiwgImhlYWRlcnMiOiB7ImNvcnJlbGF0aW9uLWlkIjogImVhcmx5"
-    "In0sICJwYXRoIjogIi8iLCAic3RhdHVzIjogMjAwfXWAwJKQkJKQkpCQkIA="
+    "lZKRk88ecfFpP7Lo981SCMUBB5+kb3Blbs8ecfFpP7Lo952tb3JnLmFjbWU6bGFtcKR0d2lupHR3aW6RpWEtYWNrw8PNTiCBrmNvcnJlbGF0aW9u"
+    "LWlkpG9wZW6oY29tbWFuZHOmbW9kaWZ5wK0vYXR0cmlidXRlcy94wM0D6M1SCNkgYjcxMzBkYzdiODk3ODA1MjJjNzRkMjdhMThlNDI5YzOncmVw"
+    "bGllc8CQwJDEZXsiY29ycmVsYXRpb24taWQiOiJvcGVuIiwidGltZW91dCI6IjIwcyIsInJlc3BvbnNlLXJlcXVpcmVkIjpmYWxzZSwiY29udGVu"
+    "dC10eXBlIjoiYXBwbGljYXRpb24vanNvbiJ9A4AAkpCQkpGT04mh4kD+mdy8zSyIxJWbzQV4AQAA04mh4kD+mdy8pWVhcmx5xANrZXnEdXsidG9w"
+    "aWMiOiAib3JnLmFjbWUvbGFtcC90aGluZ3MvdHdpbi9hY2tzL2EtYWNrIiwgImhlYWRlcnMiOiB7ImNvcnJlbGF0aW9uLWlkIjogImVhcmx5In0s"
+    "ICJwYXRoIjogIi8iLCAic3RhdHVzIjogMjAwfXWAwJKQkJKQkpCQkIA="
 )
 """The same as this version writes it."""
 
