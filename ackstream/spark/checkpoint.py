@@ -263,15 +263,17 @@ def guard_checkpoint(
     :raises StartError: a setting differs, a migration was interrupted, or other rules or settings began the last batch
     """
     theirs, location = checkpoint.remembered, checkpoint.location
+    # some brokers report no ids
+    reported = any(key.startswith(TOPIC_ID) for key in ours)
+    gone = sorted(key for key in theirs if reported and key.startswith(TOPIC_ID) and key not in ours)
     if theirs:
         compare_topics(ours, theirs, f"The checkpoint {location}", remedy(TOPIC_ID))
         compare_values({key: value for key, value in ours.items() if key != RULES}, theirs, location, remedy)
-        gone = sorted(key.removeprefix(TOPIC_ID) for key in theirs if key.startswith(TOPIC_ID) and key not in ours)
         if gone and (end is not None or not forgets):
             raise StartError(
-                f"The checkpoint {location} has read the topic {gone[0]}, which is deleted, or which the settings do "
-                "not name any more: name it again. To leave it out, let the job read all of it first, and set "
-                "kafka.on_data_loss = continue for one start."
+                f"The checkpoint {location} has read the topic {gone[0].removeprefix(TOPIC_ID)}, which is deleted, or "
+                "which the settings do not name any more: name it again. To leave it out, let the job read all of it "
+                "first, and set kafka.on_data_loss = continue for one start."
             )
         if end is not None:
             compare_rules(ours, theirs, location)
@@ -286,7 +288,7 @@ def guard_checkpoint(
     ends = {known: planned for planned, known in theirs.get(RUNS, {}).items()}
     former: str | None = None if end is None else ends.get(end, ends.get(None))
     runs = {run: None} if former is None else {former: end, run: None}
-    kept = {key: value for key, value in theirs.items() if not key.startswith(TOPIC_ID)}
+    kept = {key: value for key, value in theirs.items() if key not in gone}
     checkpoint.remember(kept | dict(ours) | {RUNS: runs, DECIDES: dict(decides)})
     return former
 

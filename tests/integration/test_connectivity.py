@@ -23,6 +23,7 @@ from ackstream.client.core.labels import Declarer
 from ackstream.connectivity.outbound import MAX_PUBLISHING
 from ackstream.connectivity.transports import kafka as transport
 from ackstream.kafka.topics import ensure_topics
+from ackstream.protocol.ditto.aggregates import combined_status
 from ackstream.protocol.ditto.envelopes import decode, encode
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Gateway, Kafka, Settings
@@ -286,7 +287,8 @@ def ledger(record: Any, *statuses: int) -> bytes:
     request = decode(record.value)
     labels = request.headers["requested-acks"]
     acks = [accepted("", label, status) for label, status in zip(labels, statuses, strict=True)]
-    return outcome("", acks, requested=tuple(labels), thing_id=request.topic.thing_id)
+    about = {"requested": tuple(labels), "thing_id": request.topic.thing_id}
+    return outcome("", acks, status=combined_status(statuses), **about)
 
 
 def test_without_response_the_ledger_tells_what_became_of_it(topics: Kafka, elsewhere: Elsewhere) -> None:

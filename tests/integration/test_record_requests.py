@@ -13,7 +13,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 from ackstream.errors import SettingsError, StartError
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.kafka.clients import connect_admin
-from ackstream.kafka.topics import TIMESTAMP_TYPE
+from ackstream.kafka.topics import TIMESTAMP_TYPE, ensure_topics
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings.loading import with_values
 from tests.harness.system import System
@@ -71,6 +71,7 @@ def test_an_order_is_answered_and_everything_about_it_is_in_the_tables(spark: Sp
     booked, packed = replies["order-1"]["value"]["bank:booked"], replies["order-1"]["value"]["stock:packed"]
     assert (booked["payload"], booked["headers"]["content-transfer-encoding"]) == ("/w==", "base64")
     assert (packed["status"], packed["payload"]) == (200, "done")
+    ensure_topics(system.settings)
     query = ARCHIVE.start(spark, system.settings, available_now=True)
     assert query.awaitTermination(PATIENCE_SECONDS)
 
@@ -147,7 +148,7 @@ def test_a_topic_that_is_left_out_stops_the_start_unless_lost_records_are_accept
         system.send("bookings", None, {"correlation-id": b"order-1", "label": b"bank:booked"})
         eventually(lambda: "order-1" in system.replies(), "the reply", query)
     name = system.settings.kafka.topic("bookings")
-    system.settings = with_values(system.settings, {"correlate.ack_topics": []})
+    system.settings = with_values(system.settings, {"correlate.ack_topics": ()})
     with pytest.raises(StartError, match=rf"has read the topic {name}, which is deleted, or which the settings do not"):
         system.correlate(spark).__enter__()
     accepting = with_values(system.settings, {"kafka.on_data_loss": "continue"})

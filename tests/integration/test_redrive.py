@@ -21,7 +21,7 @@ from ackstream.client import RedriveStopped, redrive
 from ackstream.client.redriving import redrive as module
 from ackstream.client.redriving.letters import all_of
 from ackstream.errors import UnreachableError
-from ackstream.kafka.clients import connect_admin, connect_consumer, connect_producer
+from ackstream.kafka.clients import TRANSACTION_SECONDS, connect_admin, connect_consumer, connect_producer
 from ackstream.kafka.library import partition_of
 from ackstream.kafka.reader import TopicReader
 from ackstream.kafka.topics import ensure_topics
@@ -274,7 +274,7 @@ def test_a_run_that_is_interrupted_hides_nothing_from_the_readers_of_its_topics(
 
     began = time.monotonic()
     eventually(nothing_is_open, "the end of the transaction")
-    assert time.monotonic() - began < module.TRANSACTION_SECONDS / 2
+    assert time.monotonic() - began < TRANSACTION_SECONDS / 2
     committed.close()
     stored.close()
 
