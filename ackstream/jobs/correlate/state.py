@@ -127,8 +127,7 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     source: int = SIGNALS
 
     def extend(self, deadlines: dict[str, int]) -> None:
-        """Give labels more time. The latest deadline of those that are missing may have passed."""
-        # then the watermark decides, as other answers up to it may be unread
+        """Give labels more time. If the deadline of those that are missing has passed, the watermark decides."""
         self.extended = deadlines
         self.deadline = max(map(self.deadline_of, self.missing), default=self.deadline)
 

@@ -99,8 +99,7 @@ def check_patterns(_spark: object, settings: Settings) -> None:
     own, replies = system_topics(settings.kafka), settings.kafka.topic("replies")
     for key in ("reply_topics", "request_topics", "ack_topics"):
         for pattern in getattr(settings.correlate, key):
-            allowed = {replies} if key == "reply_topics" else set()
-            refused = sorted(topic for topic in own - allowed if matches((pattern,), topic))
+            refused = sorted(one for one in own if matches((pattern,), one) and (key, one) != ("reply_topics", replies))
             if refused:
                 raise SettingsError(
                     f"The setting correlate.{key} has the pattern {pattern!r}, which {refused[0]} matches: that is a "

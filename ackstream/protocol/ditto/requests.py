@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -112,8 +112,7 @@ def read_quorum(headers: Mapping[str, Any], labels: Sequence[str]) -> dict[str, 
         given = _decode_quorum(text)
     numbers = given if isinstance(given, dict) else {"": given}
     sizes = Counter("" if "" in numbers else label.partition(":")[0] for label in labels)
-    unnamed = isinstance(given, dict) and ("" in given or not given)
-    if unnamed or not all(1 <= numbers[one] <= sizes[one] for one in numbers):
+    if not given or any(number > sizes[group] for group, number in numbers.items()):
         raise errors.header_invalid(
             names.ACK_QUORUM,
             f"The value '{shown(text)}' of the header '{names.ACK_QUORUM}' fits no quorum of the requested labels.",
@@ -123,7 +122,8 @@ def read_quorum(headers: Mapping[str, Any], labels: Sequence[str]) -> dict[str, 
     return {**sizes, **numbers}
 
 
-_decode_quorum = msgspec.json.Decoder(int | dict[str, int]).decode
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+_decode_quorum = msgspec.json.Decoder(_Number | dict[Annotated[str, msgspec.Meta(min_length=1)], _Number]).decode
 
 
 def quorum_reached(quorum: Mapping[str, int], labels: Sequence[str], positive: Mapping[str, bool]) -> bool | None:
