@@ -48,7 +48,7 @@ def test_open_requests_are_found_by_acknowledgement_and_deadline_before_and_afte
             assert len(inflight(spark, system.settings)) == REQUESTS + 1
             # as if the job had deleted meanwhile what the state names
             gone = mock.Mock(side_effect=[OSError, mock.DEFAULT], wraps=open_requests)
-            with mock.patch("ackstream.jobs.correlate.job.open_requests", gone):
+            with mock.patch("ackstream.jobs.correlate.state.open_requests", gone):
                 assert len(inflight(spark, system.settings)) == REQUESTS + 1
             acknowledge(*ACKNOWLEDGED[:50])
             query.processAllAvailable()

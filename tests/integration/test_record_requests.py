@@ -85,8 +85,8 @@ def test_an_order_is_answered_and_everything_about_it_is_in_the_tables(spark: Sp
         ("event", orders, "records", None, "none"),
     }
     assert rows("acknowledgements", "label", "status", "topic", "payload", "codec") == {
-        ("bank:booked", 201, bookings, "/w==", "base64"),
-        ("stock:packed", 200, acks, "done", "text"),
+        ("bank:booked", 201, bookings, '"/w=="', "base64"),
+        ("stock:packed", 200, acks, '"done"', "text"),
     }
     assert {(topic, reason.partition(":")[0]) for topic, reason in rows("dead_letters", "topic", "reason")} == {
         (orders, "header.invalid")
