@@ -189,7 +189,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
 
 
 def _has_header(*names: str) -> Column:
-    return F.exists("headers", lambda each: each["key"].isin(*names))
+    return F.exists("headers", lambda each: each["key"].isin(*names) & (F.length(each["value"]) > 0))
 
 
 def correlate(
