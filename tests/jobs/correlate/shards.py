@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 THING = "org.acme/lamp"
 
 
+def entries(reply: dict[str, Any]) -> dict[str, int]:
+    """Return the status of each label in an aggregate."""
+    return {label: entry["status"] for label, entry in reply["value"].items()}
+
+
 class Log:
     """One partition of each topic that is read: gives records their offsets."""
 

@@ -7,8 +7,6 @@ only after all records before its time: that is what the clock guarantees.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -23,11 +21,10 @@ from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.spark import records
 from tests.harness.pieces import MemoryPieces
+from tests.jobs.correlate.cuts import HORIZON, SECOND, decided, fed_in_cuts
 from tests.jobs.correlate.shards import Log, Run
 
 LABELS = ["a-ack", "b-ack", "twin-persisted"]
-SECOND = 1000
-HORIZON = 400 * SECOND
 
 actions = st.tuples(
     st.integers(0, 150).map(lambda seconds: seconds * SECOND),
@@ -68,20 +65,11 @@ def _log(steps: list[Any]) -> tuple[list[Record], list[Record]]:
     ]
 
 
-def _decided(run: Run) -> tuple[Any, ...]:
-    """Everything that was decided, sorted."""
-    replies = sorted((reply["reply-id"], repr(reply)) for reply in run.replies())
-    outcomes = sorted(repr(sorted(outcome.items())) for outcome in run.outcomes())
-    acks = sorted(repr(sorted(ack.items())) for record in run.ledger() for ack in record.get("acks", ()))
-    signals = sorted(repr(sorted(r["signal"].items())) for r in run.ledger() if "signal" in r)
-    return replies, outcomes, acks, signals, sorted(run.reasons())
-
-
 def _whole(signals: list[Record], acks: list[Record]) -> tuple[Any, ...]:
     run = Run()
     run.feed(*signals, *acks)
     run.feed(watermark=HORIZON)
-    return _decided(run)
+    return decided(run)
 
 
 @settings(max_examples=400)
@@ -90,8 +78,8 @@ def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], aside: bool, dat
     """Nor on open requests beside the checkpoint: all are, here, after each batch."""
     partitions = _log(steps)
     with patch.multiple(pending, HOT_BYTES=0, TOUCHED_BYTES=0):
-        cut = _cut(partitions, data, store=MemoryPieces() if aside else None)
-    assert _decided(cut) == _whole(*partitions)
+        cut = fed_in_cuts(partitions, data, store=MemoryPieces() if aside else None)
+    assert decided(cut) == _whole(*partitions)
 
 
 @settings(max_examples=400)
@@ -145,33 +133,7 @@ def test_a_share_that_is_cut_by_its_bytes_has_the_same_outcomes(steps: list[Any]
     with patch.multiple(records, BUDGET=budget, RECORD_BYTES=budget):
         run.feed(*partitions[0], *partitions[1])
     run.feed(watermark=HORIZON)
-    assert _decided(run) == _whole(*partitions)
-
-
-def _cut(partitions: Sequence[list[Record]], data: st.DataObject, horizon: int = HORIZON, **limits: Any) -> Run:
-    """Feed the records of partitions in up to 8 batches, with time passing as far as it may; at last up to the end."""
-    run = Run(**limits)
-    watermark = 0
-    batches = data.draw(st.integers(1, 8))
-    cuts = [
-        sorted(data.draw(st.lists(st.integers(0, len(records)), min_size=batches - 1, max_size=batches - 1)))
-        for records in partitions
-    ]
-    for starts, ends in pairwise([(0,) * len(partitions), *zip(*cuts, strict=True), tuple(map(len, partitions))]):
-        batch = [
-            record
-            for records, start, end in zip(partitions, starts, ends, strict=True)
-            for record in records[start:end]
-        ]
-        unread = [record.timestamp for records, end in zip(partitions, ends, strict=True) for record in records[end:]]
-        # a batch without a tick goes by the second of the last one
-        run.feed(*batch, watermark=max(0, watermark - data.draw(st.sampled_from([0, SECOND - 1]))))
-        # the tick that may be published now counts from the next batch on
-        latest = min(unread, default=horizon)
-        watermark = max(watermark, data.draw(st.just(latest) | st.integers(0, latest)))
-    run.feed(watermark=watermark)
-    run.feed(watermark=HORIZON)
-    return run
+    assert decided(run) == _whole(*partitions)
 
 
 announced = st.tuples(
@@ -201,11 +163,11 @@ def test_what_is_undeclared_does_not_depend_on_batch_cuts(steps: list[Any], slac
         else:
             answer = log.response(time, status, key) if what == "answer" else log.error(time, correlation_id=key)
             partitions["answer"].append(answer)
-    cut = _cut(list(partitions.values()), data, refuse_undeclared=True, slack=slack)
+    cut = fed_in_cuts(list(partitions.values()), data, refuse_undeclared=True, slack=slack)
     whole = Run(refuse_undeclared=True, slack=slack)
     whole.feed(*(record for records in partitions.values() for record in records))
     whole.feed(watermark=HORIZON)
-    assert _decided(cut) == _decided(whole)
+    assert decided(cut) == decided(whole)
 
 
 apart = st.tuples(
@@ -229,11 +191,11 @@ def test_what_is_undeclared_delays_no_answer_of_another_partition(
         labels = [label, "z-ack"] if undeclared else [label]
         answers[label].append(logs[label].acks(second + number, *labels, status=status))
     partitions = [[request], [log.claim(SECOND, "a-ack"), log.claim(SECOND, "b-ack")], *answers.values()]
-    cut = _cut(partitions, data, 15 * SECOND, refuse_undeclared=True, slack=slack)
+    cut = fed_in_cuts(partitions, data, 15 * SECOND, refuse_undeclared=True, slack=slack)
     whole = Run(refuse_undeclared=True, slack=slack)
     whole.feed(*(record for records in partitions for record in records))
     whole.feed(watermark=HORIZON)
-    assert _decided(cut)[0] == _decided(whole)[0]
+    assert decided(cut)[0] == decided(whole)[0]
 
 
 @settings(max_examples=100)

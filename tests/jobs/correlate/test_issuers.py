@@ -17,14 +17,10 @@ from ackstream.protocol.record_headers import ORIGINATOR_SIGNATURE, REPLY_ID
 from ackstream.settings import Correlate, Settings
 from ackstream.settings.security import Secret
 from ackstream.spark.checkpoint import compare_values, fixed_values
-from tests.jobs.correlate.shards import THING, Log, Run
+from tests.jobs.correlate.shards import THING, Log, Run, entries
 
 BUILT_IN = ["twin-persisted", "live-response", "search-persisted"]
 MESSAGE = "things/live/messages/ask"
-
-
-def entries(reply: dict[str, Any]) -> dict[str, int]:
-    return {label: entry["status"] for label, entry in reply["value"].items()}
 
 
 # -- built-in labels ---------------------------------------------------------------------------------------------------

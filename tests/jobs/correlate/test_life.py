@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,13 +12,12 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.correlate.state import SIGNALS, Record
 from ackstream.protocol.ledger import reply_id
-from tests.jobs.correlate.shards import Log, Run
+from tests.jobs.correlate.cuts import HORIZON, SECOND, decided, fed_in_cuts
+from tests.jobs.correlate.shards import Log, Run, entries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SECOND = 1000
-HORIZON = 4_000 * SECOND
 LABELS = ["bank:booked", "stock:packed", "stock:sent"]
 ENCODINGS = ["command", "record"]
 
@@ -57,15 +55,6 @@ class Requests:
 @pytest.fixture(params=ENCODINGS)
 def requests(request: pytest.FixtureRequest) -> Requests:
     return Requests(request.param)
-
-
-@pytest.fixture
-def run() -> Run:
-    return Run()
-
-
-def statuses(reply: dict[str, Any]) -> dict[str, int]:
-    return {label: entry["status"] for label, entry in reply["value"].items()}
 
 
 def ends(run: Run) -> list[tuple[int, str]]:
@@ -106,7 +95,7 @@ def test_the_time_of_one_label_is_not_that_of_another(run: Run, requests: Reques
     assert run.next_timeout == 10_000
     run.feed(watermark=20_001)
     (reply,) = run.replies()
-    assert (reply["completed-by"], statuses(reply)) == ("timeout", {"a-ack": 200, "b-ack": 408})
+    assert (reply["completed-by"], entries(reply)) == ("timeout", {"a-ack": 200, "b-ack": 408})
     assert run.outcomes()[0]["decided_at"] == 20_000
 
 
@@ -173,11 +162,11 @@ def test_a_quorum_ends_the_wait_once_it_is_decided(
     missing = [label for label in LABELS if label not in answers]
     if reached is None:
         assert (reply["status"], reply["completed-by"], outcome["missing"]) == (424, "timeout", missing)
-        assert statuses(reply) == {label: answers.get(label, 408) for label in LABELS}
+        assert entries(reply) == {label: answers.get(label, 408) for label in LABELS}
         assert "unneeded" not in outcome
     else:
         assert (reply["status"], reply["completed-by"]) == (200 if reached else 424, "acknowledgements")
-        assert statuses(reply) == {label: answers[label] for label in LABELS if label in answers}
+        assert entries(reply) == {label: answers[label] for label in LABELS if label in answers}
         assert (outcome["missing"], outcome.get("unneeded", [])) == ([], missing)
     assert json.loads(reply["headers"]["ack-quorum"]) == quorum
 
@@ -293,31 +282,16 @@ def _partitions(encoding: str, actions: list[Any]) -> list[list[Record]]:
     return [signals, answers]
 
 
-def _decided(run: Run) -> tuple[Any, ...]:
-    replies = sorted((reply["reply-id"], repr(reply)) for reply in run.replies())
-    outcomes = sorted(repr(sorted(outcome.items())) for outcome in run.outcomes())
-    acks = sorted(repr(sorted(ack.items())) for record in run.ledger() for ack in record.get("acks", ()))
-    return replies, outcomes, acks, sorted(run.reasons())
-
-
 @settings(max_examples=300)
 @given(st.sampled_from(ENCODINGS), steps, st.data())
 def test_the_cut_of_batches_changes_no_decision(encoding: str, actions: list[Any], data: st.DataObject) -> None:
     """Without cancellations, which race with the last answer: these are in another partition."""
     partitions = _partitions(encoding, [step for step in actions if step[1] != "cancel"])
-    whole, cut = Run(), Run()
+    whole = Run()
     for record in sorted((one for records in partitions for one in records), key=lambda one: one.timestamp):
         whole.feed(record)
     whole.feed(watermark=HORIZON)
-    watermark = 0
-    cuts = [sorted(data.draw(st.lists(st.integers(0, len(records)), min_size=5, max_size=5))) for records in partitions]
-    for starts, stops in pairwise([(0, 0), *zip(*cuts, strict=True), tuple(map(len, partitions))]):
-        bounds = zip(partitions, starts, stops, strict=True)
-        cut.feed(*(one for records, start, stop in bounds for one in records[start:stop]), watermark=watermark)
-        unread = [one.timestamp for records, stop in zip(partitions, stops, strict=True) for one in records[stop:]]
-        watermark = max(watermark, min(unread, default=HORIZON))
-    cut.feed(watermark=HORIZON)
-    assert _decided(cut) == _decided(whole)
+    assert decided(fed_in_cuts(partitions, data)) == decided(whole)
 
 
 class Model:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,24 +13,8 @@ from hypothesis import strategies as st
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
 from ackstream.protocol.ledger import reply_id
 from ackstream.spark.records import in_order
-from tests.jobs.correlate.shards import Log, Run
-
-SECOND = 1000
-HORIZON = 400 * SECOND
-
-
-@pytest.fixture
-def log() -> Log:
-    return Log()
-
-
-@pytest.fixture
-def run() -> Run:
-    return Run()
-
-
-def entries(reply: dict[str, Any]) -> dict[str, int]:
-    return {label: entry["status"] for label, entry in reply["value"].items()}
+from tests.jobs.correlate.cuts import HORIZON, SECOND, decided, fed_in_cuts
+from tests.jobs.correlate.shards import Log, Run, entries
 
 
 def test_an_order_is_confirmed_by_two_parties_in_different_encodings(run: Run, log: Log) -> None:
@@ -245,17 +228,10 @@ def test_the_cut_of_batches_changes_no_decision_although_topics_share_partitions
             partitions[topic].append(log.order(time, key, topic, **asked))
         else:
             partitions["bookings"].append(log.confirmation(time, labels[0], 200 + seconds, key))
-    whole, cut = Run(), Run()
+    whole = Run()
     whole.feed(*(record for records in partitions.values() for record in records))
     whole.feed(watermark=HORIZON)
-    watermark, size = 0, max(map(len, partitions.values()))
-    cuts = sorted(data.draw(st.lists(st.integers(0, size), max_size=6)))
-    for start, end in pairwise([0, *cuts, size]):
-        cut.feed(*(one for records in partitions.values() for one in records[start:end]), watermark=watermark)
-        unread = [record.timestamp for records in partitions.values() for record in records[end:]]
-        watermark = max(watermark, min(unread, default=HORIZON))
-    cut.feed(watermark=HORIZON)
-    assert _decided(cut) == _decided(whole)
+    assert decided(fed_in_cuts(list(partitions.values()), data)) == decided(whole)
 
 
 def test_the_partitions_of_two_topics_are_two_in_the_order_of_a_batch() -> None:

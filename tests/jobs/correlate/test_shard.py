@@ -8,25 +8,11 @@ import msgspec
 import pytest
 
 from ackstream.jobs.correlate.state import ACKS, TWIN_ACKS
-from tests.jobs.correlate.shards import THING, Log, Run
+from tests.jobs.correlate.shards import THING, Log, Run, entries
 from tests.prose import covers
 
 LIVE = "things/live/commands/modify"
 MESSAGE = "things/live/messages/ask"
-
-
-@pytest.fixture
-def log() -> Log:
-    return Log()
-
-
-@pytest.fixture
-def run() -> Run:
-    return Run()
-
-
-def entries(reply: dict[str, Any]) -> dict[str, int]:
-    return {label: entry["status"] for label, entry in reply["value"].items()}
 
 
 @pytest.mark.parametrize("answer_first", [False, True], ids=["request-first", "acks-first"])
