@@ -23,7 +23,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "kafka": (2_043, 8),
     "spark": (3_370, 12),
     "lake": (1_715, 9),
-    "jobs": (10_451, 39),
+    "jobs": (10_450, 39),
     "client": (10_260, 41),
     "observe": (1_440, 7),
     "gateway": (5_562, 22),
@@ -38,11 +38,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_939, 215
+LINES, MODULES = 52_938, 215
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 35_000
+CORE_LINES = 34_999
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

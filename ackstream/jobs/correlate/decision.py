@@ -249,8 +249,8 @@ def _entries(pending: Pending) -> list[Ack]:
     request, awaited = pending.request, pending.request.awaited
     if _reached(request, pending.received) is not None:
         # the others are not needed
-        missing = pending.missing
-        awaited = tuple([label for label in awaited if label not in missing])
+        arrived = {ack.label for ack in pending.received}
+        awaited = tuple([label for label in awaited if label in arrived])
     return entries(awaited, pending.received, pending.correlation_id, request.timeout_ms)
 
 

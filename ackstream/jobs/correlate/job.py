@@ -140,7 +140,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
         of_application = topic.isin(*further)
         cancels = F.col("value").isNull() & spark_kafka.header(record_headers.CANCEL).cast("string").rlike(REPLY_ID)
         asks = topic.isin(*topics.requests) & (_has_header(*ASKING) | cancels)
-        # all others are none of the job's business, and their values may look like anything
+        # the job ignores all others, whose values may look like anything
         stream = stream.where(
             ~of_application | asks | (topic.isin(*topics.answers) & _has_header(record_headers.LABEL))
         )

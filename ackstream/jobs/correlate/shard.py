@@ -193,8 +193,7 @@ class CorrelateShard:
     def _process(self, record: Record, *, early: bool = False) -> None:
         """Decide a record; ``early``: an answer that was held for its request, which is open now."""
         if (role := record.role) == SIGNALS:
-            act = self._open if record.value is not None or not cancels(record.headers, None) else self._cancel
-            act(record)
+            (self._cancel if cancels(record.headers, record.value) else self._open)(record)
         elif role != DECLARATIONS:
             pending = self._pending.opened.get(record.correlation_id)
             if pending is None or self._refuses or (received := self._reader.usual_ack(record, pending)) is None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
 OWN, LARGEST_NUMBER = 4, 0x0FFF_FFFF
-"""The number of these; and the largest number of a topic of an application, a hash of its name. Its records count as
-those of ``signals`` or ``acks``, but its partitions are others: their source is ``OWN * number`` more."""
+"""The number of these, and the largest number of a topic of an application: a hash of its name. Its records count as
+those of ``signals`` or ``acks``, with a source that is ``OWN * number`` higher."""
 
 STATE_VERSION = 7
 OLDEST_VERSION = 6

@@ -1,4 +1,4 @@
-"""Records of any kind that ask for acknowledgements, or are one: all about it is in their record headers.
+"""Requests and acknowledgements in the record headers of records of any kind.
 
 A request has the header ``requested-acks``, or ``ce_requestedacks`` as a CloudEvent in binary mode; an acknowledgement
 has the header ``label``. The value of either is the application's own. This is the other encoding of requests and
