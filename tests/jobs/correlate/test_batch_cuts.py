@@ -7,6 +7,7 @@ only after all records before its time: that is what the clock guarantees.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 from unittest.mock import patch
 
@@ -72,6 +73,18 @@ def _whole(signals: list[Record], acks: list[Record]) -> tuple[Any, ...]:
     return decided(run)
 
 
+def _without_set_back(acks: list[Record], found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return decisions with one word for late and orphan of those acks for which the broker's clock was set back.
+
+    Their own time is earlier than that of their place in the partition: a hold may end before or after their request.
+    """
+    latest = accumulate((ack.timestamp for ack in acks), max)
+    places = {f"('offset', {ack.offset})" for ack, time in zip(acks, latest, strict=True) if ack.timestamp < time}
+    replies, outcomes, rows, *others = found
+    words = [row.replace("'orphan'", "'late'") if any(place in row for place in places) else row for row in rows]
+    return replies, outcomes, sorted(words), *others
+
+
 @settings(max_examples=400)
 @given(st.lists(actions, max_size=14), st.booleans(), st.data())
 def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], aside: bool, data: st.DataObject) -> None:  # noqa: FBT001
@@ -79,7 +92,7 @@ def test_outcomes_do_not_depend_on_batch_cuts(steps: list[Any], aside: bool, dat
     partitions = _log(steps)
     with patch.multiple(pending, HOT_BYTES=0, TOUCHED_BYTES=0):
         cut = fed_in_cuts(partitions, data, store=MemoryPieces() if aside else None)
-    assert decided(cut) == _whole(*partitions)
+    assert _without_set_back(partitions[1], decided(cut)) == _without_set_back(partitions[1], _whole(*partitions))
 
 
 @settings(max_examples=400)
