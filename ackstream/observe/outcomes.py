@@ -134,11 +134,12 @@ class Meter:
         record, written_at = entry.content, entry.at
         signal, outcome = record.signal, record.outcome
         self.newest = max(self.newest or 0, written_at)
-        if outcome is not None:
+        # one that is amended was counted with its timeout
+        if outcome is not None and outcome.version is None:
             how = verdict(outcome.status, outcome.completed_by)
             # the answer is sent together with this record: its latency is between the broker's times of both
             self.decided(record.id, written_at, how, max(0, written_at - outcome.started_at))
-        elif signal is not None and (signal.response_required or signal.requested_acks):
+        elif outcome is None and signal is not None and (signal.response_required or signal.requested_acks):
             self.opened(record.id, signal.received_at)
 
     def opened(self, identity: str, at: int) -> None:

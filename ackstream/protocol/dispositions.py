@@ -25,12 +25,13 @@ ACKNOWLEDGEMENTS: Final[dict[AckDisposition, str]] = {
 }
 """Dispositions of acknowledgements, responses and errors: correlate, the table ``acknowledgements``."""
 
-Completion: TypeAlias = Literal["acknowledgements", "response", "timeout", "cancelled", "error", "invalid"]
+Completion: TypeAlias = Literal["acknowledgements", "response", "timeout", "amended", "cancelled", "error", "invalid"]
 
 COMPLETIONS: Final[dict[Completion, str]] = {
     "acknowledgements": "all requested acknowledgements arrived, or as many as decide its quorum",
     "response": "the single response that the request waits for arrived",
     "timeout": "the deadline passed",
+    "amended": "late acknowledgements made it succeed after its timeout: a second reply, and a second row",
     "cancelled": "its requester took it back",
     "error": "the twin reported an error",
     "invalid": "the request cannot be accepted",

@@ -72,7 +72,7 @@ class AckRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
 
 
 class OutcomeRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
-    """How a request ended; times in epoch milliseconds of event time."""
+    """How a request ended; times in epoch milliseconds of event time. ``version``: 2 if it was amended."""
 
     correlation_id: str
     thing_id: str | None
@@ -87,6 +87,12 @@ class OutcomeRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
     reply_topic: str | None
     reply: Raw | UnsetType = UNSET
     unneeded: list[str] = []
+    version: int | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the outcome: the reply-id, and the version if it is not the first."""
+        return self.reply_id if self.version is None else f"{self.reply_id}-{self.version}"
 
 
 class DeadLetterRow(msgspec.Struct, omit_defaults=True, frozen=True):

@@ -21,6 +21,8 @@ ORIGINATOR_SIGNATURE: Final = "originator-signature"
 """Proof that a gateway or connection has established the sender of a request."""
 STATUS: Final = "status"
 COMPLETED_BY: Final = "completed-by"
+UPDATE: Final = "progress"
+"""``completed-by`` of a record before the reply, with the acknowledgements that have come since the last one."""
 CONTENT_TYPE: Final = "content-type"
 SPRING_CORRELATION_ID: Final = "kafka_correlationId"
 SPRING_REPLY_TOPIC: Final = "kafka_replyTopic"
@@ -32,6 +34,12 @@ ACK_QUORUM: Final = "ack-quorum"
 """How many of the requested acknowledgements have to be positive; also a header of messages, but none of Ditto."""
 EXTEND: Final = "extend"
 """How much longer a party that reports progress may take; so is it."""
+PROGRESS: Final = "progress"
+"""``true``: the requester gets acknowledgements as they come; so is it."""
+AMEND: Final = "amend"
+"""Until when after a timeout a request may still succeed: ``true``, or a duration; so is it."""
+REPLY_VERSION: Final = "reply-version"
+"""``2`` in the second reply to a request, which was amended after its timeout."""
 CANCEL: Final = "cancel"
 """The reply-id of the request with the correlation-id of the record, which has no value, that is to be cancelled."""
 CE_ID: Final = "ce_id"
@@ -113,9 +121,9 @@ OWNER: Final = "owner"
 
 
 def reply_record_headers(field: Callable[[str], T], content_type: T) -> tuple[dict[str, T], dict[str, T]]:
-    """Return the record headers of a reply, in order: those of each reply, and those repeated from its request."""
-    # A header of the second part is left out if the request has none. ``field``: returns a field of the reply by its
-    # name: a column of Spark, or the value.
+    """Return the record headers of a reply, in order: those of each reply, and those that many have not."""
+    # Of the second part those without a value are left out: two repeat headers of the request. ``field``: returns a
+    # field of the reply by its name: a column of Spark, or the value.
     own = {
         CORRELATION_ID: field("key"),
         REPLY_ID: field("reply_id"),
@@ -123,7 +131,8 @@ def reply_record_headers(field: Callable[[str], T], content_type: T) -> tuple[di
         COMPLETED_BY: field("completed_by"),
         CONTENT_TYPE: content_type,
     }
-    return own, {SPRING_CORRELATION_ID: field("spring_correlation"), TRACEPARENT: field("traceparent")}
+    repeated = {SPRING_CORRELATION_ID: field("spring_correlation"), TRACEPARENT: field("traceparent")}
+    return own, repeated | {REPLY_VERSION: field("version")}
 
 
 def of_dead_letter(reason: str, topic: str, partition: int, offset: int) -> list[tuple[str, str]]:

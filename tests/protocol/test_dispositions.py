@@ -24,7 +24,7 @@ from ackstream.protocol.dispositions import (
     MessageDisposition,
     explained,
 )
-from ackstream.protocol.record_headers import COMPLETED_BY
+from ackstream.protocol.record_headers import COMPLETED_BY, UPDATE
 from tests.contract.asyncapi import HEADERS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -62,7 +62,7 @@ def test_the_tables_explain_all_dispositions() -> None:
 
 
 def test_the_contract_lists_all_completions() -> None:
-    assert HEADERS[COMPLETED_BY]["enum"] == list(COMPLETIONS)
+    assert HEADERS[COMPLETED_BY]["enum"] == [*COMPLETIONS, UPDATE]
 
 
 def _row(page: str, begin: str) -> str:

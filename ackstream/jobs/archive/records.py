@@ -255,6 +255,6 @@ def _ids(table: str, owners: list[Record], parts: list[Any]) -> list[str]:
     if table == "dead_letters":
         return [f"{part.topic}-{part.partition}-{part.offset}" for part in parts]
     if table == "outcomes":
-        return [part.reply_id for part in parts]
+        return [part.reply_id if part.version is None else f"{part.reply_id}-{part.version}" for part in parts]
     # the record of a refused request may have an id of another kind; the id of the request is its reply-id
     return [owner.id if owner.outcome is None else owner.outcome.reply_id for owner in owners]

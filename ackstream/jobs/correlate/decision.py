@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import Request, foreign_to, quorum_reached, response_matches
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
-from ackstream.protocol.record_headers import CANCEL
+from ackstream.protocol.record_headers import CANCEL, REPLY_ID
 
 COMMAND_TIMEOUT = "command.timeout"
 FOREIGN = "A response did not count: only the twin answers twin commands, and it answers no others."
@@ -91,6 +91,34 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     note: str | None = None
     decide: Decide | None = None
     extended: dict[str, int] = {}
+
+
+Match: TypeAlias = 'Pending | Literal["held", "later", "late", "orphan", "unrequested"]'
+
+
+def match(pending: Pending | None, record: Record, claimed: int, end: int, hold_ms: int) -> Match:
+    """Return the request that an answer is for, or why it does not count.
+
+    ``held``: its request may follow; ``later``: once the open request is decided, which it may amend.
+
+    :param claimed: until when requests that were decided claim the correlation-id, in epoch milliseconds
+    :param end: the same, with the open request
+    :param hold_ms: how much older an answer may be than its request
+    """
+    if pending is not None and pending.started_at > record.timestamp:
+        # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
+        if record.timestamp <= claimed:
+            return "late"
+        if pending.started_at > record.timestamp + hold_ms:
+            return "orphan"
+    if pending is None or record.timestamp > pending.deadline:
+        if record.timestamp > end:
+            return "held"
+        return "later" if pending is not None and pending.request.amend_ms else "late"
+    if record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
+        # of another command with the same correlation-id, such as a copy of the request
+        return "unrequested"
+    return pending
 
 
 def apply(pending: Pending, reading: AckReading, record: Record, longest_ms: int) -> Applied:
@@ -193,31 +221,48 @@ def fail(pending: Pending, error: Exception) -> Decision:
     return _refuse(pending, "error", [], errors.internal_error(type(error).__name__), own)
 
 
+def amend(pending: Pending, decide: Decide) -> Decision | None:
+    """Decide a request again that late acknowledgements complete; ``None`` if it does not succeed."""
+    decision = decide(pending)
+    return msgspec.structs.replace(decision, completed_by="amended") if is_success(decision.status) else None
+
+
+def update(pending: Pending, acks: list[Received], limit: int) -> bytes:
+    """Write acknowledgements for the requester of an open request, in at most ``limit`` bytes, by those of a reply."""
+    _, text = _write(pending, acks, PROCESSING)
+    return text if len(text) <= limit else _write(pending, _left_out(pending, acks, len(text) - limit), PROCESSING)[1]
+
+
 def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
     """Return a decision whose reply has at most ``limit`` bytes: else 424 for an aggregate, 413 otherwise.
 
     As few as possible of the largest acknowledgements of an aggregate become entries with 413.
     """
-    if not pending.request.response_required or len(decision.reply) <= limit:
+    if len(decision.reply) <= limit:
         return decision
     if decision.aggregate:
-        acks, notes = _entries(pending), {}
-        excess = len(decision.reply) - limit
-        for ack in sorted(acks, key=_weight, reverse=True):
-            if excess <= 0:
-                break
-            where = ""
-            if isinstance(ack, Received) and ack.topic:
-                where = f", and is the record {ack.topic}-{ack.partition}-{ack.offset}"
-            error = errors.acknowledgement_left_out(ack.status, _weight(ack), where)
-            own = _own_headers(pending.correlation_id)
-            notes[ack.label] = note = AckText(ack.label or "", error.status, raw(error.to_dict()), own)
-            excess -= _weight(ack) - _weight(note)
-        status, reply = _write(pending, [notes.get(ack.label, ack) for ack in acks])
+        acks = _left_out(pending, _entries(pending), len(decision.reply) - limit)
+        status, reply = _write(pending, acks, _quorum_status(pending))
         if len(reply) <= limit:
             return msgspec.structs.replace(decision, status=status, reply=reply)
     error, headers = errors.reply_too_large(len(decision.reply), limit), {"correlation-id": pending.correlation_id}
     return _refuse(pending, decision.completed_by, decision.missing, error, headers)
+
+
+def _left_out(pending: Pending, acks: Sequence[Ack], excess: int) -> list[Ack]:
+    """Return acknowledgements of which the largest are replaced by entries with 413 that are an excess smaller."""
+    notes = {}
+    for ack in sorted(acks, key=_weight, reverse=True):
+        if excess <= 0:
+            break
+        where = ""
+        if isinstance(ack, Received) and ack.topic:
+            where = f", and is the record {ack.topic}-{ack.partition}-{ack.offset}"
+        error = errors.acknowledgement_left_out(ack.status, _weight(ack), where)
+        own = _own_headers(pending.correlation_id)
+        notes[ack.label] = note = AckText(ack.label or "", error.status, raw(error.to_dict()), own)
+        excess -= _weight(ack) - _weight(note)
+    return [notes.get(ack.label, ack) for ack in acks]
 
 
 def _refuse(
@@ -235,7 +280,7 @@ def _weight(ack: Ack) -> int:
 
 def _aggregate(pending: Pending, completed_by: Completion) -> Decision:
     found = _entries(pending)
-    status, reply = _write(pending, found)
+    status, reply = _write(pending, found, _quorum_status(pending))
     # a label that was acknowledged with a 408 counts as missing, too
     missing = [ack.label or "" for ack in found if ack.status == REQUEST_TIMEOUT]
     unneeded = pending.missing if len(found) < len(pending.request.awaited) else []
@@ -254,10 +299,14 @@ def _entries(pending: Pending) -> list[Ack]:
     return entries(awaited, pending.received, pending.correlation_id, request.timeout_ms)
 
 
-def _write(pending: Pending, acks: list[Ack]) -> tuple[int, bytes]:
-    request, status = pending.request, None
-    if request.quorum is not None and len(request.awaited) > 1:
-        status = OK if _reached(request, pending.received) else FAILED_DEPENDENCY
+def _quorum_status(pending: Pending) -> int | None:
+    if pending.request.quorum is None or len(pending.request.awaited) == 1:
+        return None
+    return OK if _reached(pending.request, pending.received) else FAILED_DEPENDENCY
+
+
+def _write(pending: Pending, acks: Sequence[Ack], status: int | None) -> tuple[int, bytes]:
+    request = pending.request
     thing_id, channel = request.thing_id, request.channel
     return write_aggregate(acks, thing_id=thing_id, channel=channel, headers=pending.headers, status=status)
 

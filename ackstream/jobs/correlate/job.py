@@ -45,7 +45,7 @@ FRAME_ROWS = 60_000
 MOVABLE = ("correlate.shards", "correlate.shuffle_partitions", "correlate.state_store")
 OUTPUT_SCHEMA = (
     "topic STRING, key BINARY, value BINARY, reply_id STRING, status STRING, completed_by STRING,"
-    " spring_correlation BINARY, reason STRING, traceparent BINARY, partition INT"
+    " spring_correlation BINARY, reason STRING, traceparent BINARY, partition INT, version STRING"
 )
 
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
@@ -103,7 +103,7 @@ JOB = Job(
         # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
         # did not refuse undeclared labels has passed the declarations by
         fixed=(*MOVABLE, "kafka.topic_prefix", "correlate.refuse_undeclared"),
-        rules=9,
+        rules=10,
         movable=MOVABLE,
         shards="correlate.shards",
         resharding=Resharding(state.divide, state.unite),
@@ -231,12 +231,16 @@ def write_frame(emissions: list[Emission], empty: int = 0) -> pd.DataFrame:
 
 def sink_columns(emissions: DataFrame) -> DataFrame:
     """Lay out emissions as the Kafka sink wants them, with the record headers of replies and dead letters."""
-    own, repeated = record_headers.reply_record_headers(F.col, F.lit(PROTOCOL_CONTENT_TYPE))
-    reply, (spring, trace) = ([spark_kafka.header_entry(*one) for one in part.items()] for part in (own, repeated))
+    own, others = record_headers.reply_record_headers(F.col, F.lit(PROTOCOL_CONTENT_TYPE))
+    entries = ([spark_kafka.header_entry(*one) for one in part.items()] for part in (own, others))
+    reply, (spring, trace, version) = entries
     of_spring, traced = F.col("spring_correlation").isNotNull(), F.col("traceparent").isNotNull()
     # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
+    present = F.filter(F.array(*reply, spring, trace, version), lambda each: each["value"].isNotNull())
     headers = (
-        F.when(of_spring & traced, F.array(*reply, spring, trace))
+        # few replies have one
+        F.when(F.col("version").isNotNull(), present)
+        .when(of_spring & traced, F.array(*reply, spring, trace))
         .when(of_spring, F.array(*reply, spring))
         .when(traced, F.array(*reply, trace))
         .when(F.col("reply_id").isNotNull(), F.array(*reply))

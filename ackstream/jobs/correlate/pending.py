@@ -1,15 +1,21 @@
-"""Open requests, and answers that wait for a declaration of their label: encoded, in a state or in pieces."""
+"""Open requests, those that may be amended, and answers whose label is not declared: encoded, in state or pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from operator import attrgetter
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 
+from ackstream.jobs.correlate import decision
+from ackstream.jobs.correlate.decision import Decide, Decision
+from ackstream.jobs.correlate.readings import AckReading
 from ackstream.jobs.correlate.state import (
     DECLARATIONS,
+    TWIN_ACKS,
     Pending,
     Record,
     ShardState,
@@ -21,6 +27,8 @@ from ackstream.jobs.correlate.state import (
 )
 from ackstream.observe.metrics import DEADLINE, OLDEST_REQUEST, OPEN_REQUESTS, Tally
 from ackstream.protocol.ditto.labels import DeclaredTimes
+from ackstream.protocol.errors import DittoError
+from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.settings.base import ENDLESS
 from ackstream.spark.pieces import Numbers, PieceEntry, PieceStore
 from ackstream.spark.records import Share, Shelf, Shelved
@@ -113,6 +121,53 @@ class PendingRequests:
         A piece, or a state beyond :data:`FEW`, counts by its earliest deadline: the oldest, if timeouts are equal.
         """
         return min((decode_head(entry.body).started_at for entry in self._shelf.first(FEW)), default=None)
+
+
+class TimedOutRequests:
+    """Requests that have timed out, and may be amended by late answers, each until its time."""
+
+    def __init__(self, store: PieceStore | None, shelved: Shelved, longest_ms: int) -> None:
+        self.shelf = Shelf(store, shelved)
+        self._longest_ms = longest_ms
+
+    def keep(self, request: Pending, end: int) -> None:
+        """Keep a request; until its end each label may answer as if its deadline had not passed."""
+        extended = dict.fromkeys(request.request.awaited, end)
+        kept = replace(request, extended=extended, deadline=end, successors=[])
+        self.shelf.add([PieceEntry(kept.hash, end, encode(kept))])
+
+    def amend(self, reading: AckReading, record: Record) -> tuple[Pending, Decision] | None:
+        """Let a late answer count for its request; return the request and its decision if that succeeds now."""
+        kept, amended = list[PieceEntry](), None
+        for entry in self.shelf.take(record.hash):
+            pending = decode_pending(entry.body)
+            decide = self._apply(pending, reading, record)
+            if decide is None:
+                kept.append(replace(entry, body=encode(pending)))
+            elif (decided := decision.amend(pending, decide)) is not None:
+                amended = pending, decided
+        self.shelf.add(kept)
+        return amended
+
+    def _apply(self, pending: Pending, reading: AckReading, record: Record) -> Decide | None:
+        if pending.correlation_id != record.correlation_id:
+            return None
+        # an older one is for an earlier use of the id
+        if not pending.started_at <= record.timestamp <= pending.deadline:
+            return None
+        if record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
+            return None
+        # one with a header of a wrong type has its row, as late
+        with suppress(DittoError):
+            applied = decision.apply(pending, reading, record, self._longest_ms)
+            pending.received += [received for received, found in applied.received if found == "accepted"]
+            return applied.decide
+        return None
+
+    def forget(self, watermark: int) -> None:
+        """Drop those whose time has passed."""
+        for _ in self.shelf.due(watermark):
+            pass
 
 
 class UndeclaredAnswers:

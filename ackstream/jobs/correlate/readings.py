@@ -139,7 +139,7 @@ class RecordReader:
         if not pending.started_at <= time <= pending.deadline or (single := read_single(value, key)) is None:
             return None
         thing_id, label, status, payload, headers, weak = single
-        unusual = status == PROCESSING or request.quorum is not None or pending.extended
+        unusual = status == PROCESSING or request.quorum is not None or request.progress or pending.extended
         if unusual or thing_id != (request.thing_id or UNKNOWN_THING) or label not in request.awaited:
             return None
         for received in pending.received:

@@ -15,11 +15,13 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Raw
 
+from ackstream.jobs.correlate import decision
 from ackstream.jobs.correlate.readings import InvalidRequestError
 from ackstream.jobs.correlate.state import SIGNALS, Received, Record
 from ackstream.observe.metrics import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
 from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto import envelopes
+from ackstream.protocol.ditto.acknowledgements import PROCESSING
 from ackstream.protocol.ditto.correlation_ids import is_too_long
 from ackstream.protocol.ditto.record_requests import ACK_HEADERS, REQUEST_HEADERS, cancels
 from ackstream.protocol.errors import DittoError, internal_error, request_cancelled
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 
 DUPLICATE = "duplicate"
 """The code of a request whose correlation-id is in use."""
+
+AMENDED_VERSION = 2
 
 REASON_CHARACTERS = 4_096
 """The characters of a reason that a dead letter keeps; it may repeat a faulty value."""
@@ -98,6 +102,7 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     traceparent: bytes | None = None
     partition: int | None = None
+    version: str | None = None
 
 
 class Writer:
@@ -128,23 +133,33 @@ class Writer:
         """Record a signal that awaits nothing, or that stays open beyond this batch."""
         self._ledger(row.correlation_id, LedgerRecord("signal", signal_id, *self._written, signal=row))
 
-    def outcome(
-        self, pending: Pending, decision: Decision, to: Destination, decided_at: int, row: SignalRow | None
-    ) -> None:
+    def outcome(self, pending: Pending, decided: Decision, decided_at: int, row: SignalRow | None) -> None:
         """Reply to a request if it requires that, and record how it ended; ``row``: its signal row if unrecorded."""
         request, key, started, topic, reply = pending.request, pending.correlation_id, pending.started_at, None, None
+        amended = decided.completed_by == "amended"
         if request.response_required:
-            (topic, partition), reply = to, decision.reply
+            decided = decision.shorten(pending, decided, self._limit)
+            topic, partition = self._to(pending, reply := decided.reply)
         outcome = OutcomeRow(
-            key, request.thing_id, decision.status, decision.completed_by, request.awaited, decision.missing, started,
+            key, request.thing_id, decided.status, decided.completed_by, request.awaited, decided.missing, started,
             decided_at, decided_at - started, pending.reply_id, topic, UNSET if reply is None else Raw(reply),
-            decision.unneeded,
+            decided.unneeded, AMENDED_VERSION if amended else None,
         )  # fmt: skip
-        acks = [self._ack(key, received, "accepted", started) for received in pending.received]
+        # those of a request that is amended have their rows
+        acks = [] if amended else [self._ack(key, received, "accepted", started) for received in pending.received]
         if reply is not None:
             self._reply(outcome, reply, partition, pending.spring_correlation, record_headers.trace_of(pending.headers))
-        self._ledger(key, LedgerRecord("outcome", pending.reply_id, *self._written, row, acks, outcome))
+        self._ledger(key, LedgerRecord("outcome", outcome.id, *self._written, row, acks, outcome))
         self.figures.decided(outcome, len(acks))
+
+    def update(self, pending: Pending, acks: list[Received]) -> None:
+        """Publish acknowledgements of an open request to its requester."""
+        key, reply = pending.correlation_id.encode(), decision.update(pending, acks, self._limit)
+        topic, partition = self._to(pending, reply)
+        spring, trace = pending.spring_correlation, record_headers.trace_of(pending.headers)
+        own = (pending.reply_id, str(PROCESSING), record_headers.UPDATE, spring, None, trace, partition)
+        self.size += len(reply)
+        self.emissions.append(Emission(topic, key, reply, *own))
 
     def invalid(self, record: Record, error: DittoError, topic: TopicPath | None, address: ReplyAddress) -> None:
         """Reply to an invalid request with its error; record it as an outcome and as a dead letter."""
@@ -234,12 +249,16 @@ class Writer:
     def _identity(self, record: Record) -> str:
         return "-".join(map(str, self._coordinates(record)))
 
+    def _to(self, pending: Pending, reply: bytes) -> Destination:
+        return self._topics.destination(pending.reply_topic, pending.reply_partition, len(reply))
+
     def _reply(
         self, outcome: OutcomeRow, reply: bytes, partition: int | None, spring: bytes | None, trace: bytes | None
     ) -> None:
         """Write a reply to its outcome's topic, with Spring's correlation-id and the trace of the request."""
         key, status = outcome.correlation_id.encode(), str(outcome.status)
-        own = (outcome.reply_id, status, outcome.completed_by, spring, None, trace, partition)
+        version = None if outcome.version is None else str(outcome.version)
+        own = (outcome.reply_id, status, outcome.completed_by, spring, None, trace, partition, version)
         self.size += len(reply)
         self.emissions.append(Emission(outcome.reply_topic or self._topics.replies, key, reply, *own))
 

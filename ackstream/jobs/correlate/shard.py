@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from time import time_ns
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
 from ackstream.jobs.correlate import decision
 from ackstream.jobs.correlate.decision import Decide
-from ackstream.jobs.correlate.pending import HOT_BYTES, PendingRequests, UndeclaredAnswers
+from ackstream.jobs.correlate.pending import HOT_BYTES, PendingRequests, TimedOutRequests, UndeclaredAnswers
 from ackstream.jobs.correlate.readings import AckReading, RecordReader, check_id
 from ackstream.jobs.correlate.records import Writer
 from ackstream.jobs.correlate.state import (
@@ -31,6 +31,7 @@ from ackstream.jobs.correlate.state import (
     STATE_VERSION,
     TWIN_ACKS,
     Pending,
+    Received,
     Recent,
     Record,
     ShardState,
@@ -42,7 +43,6 @@ from ackstream.jobs.correlate.state import (
 )
 from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.observe.metrics import EARLY_ACKS, Tally
-from ackstream.protocol.dispositions import AckDisposition
 from ackstream.protocol.ditto.record_requests import cancels
 from ackstream.protocol.ledger import SignalRow
 from ackstream.protocol.record_headers import CANCEL, REPLY_ID
@@ -52,6 +52,7 @@ from ackstream.spark.records import BUDGET, Share, Shelf, guarded
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", Record, Pending)
+Barred: TypeAlias = Literal["unrequested", "undeclared", "waiting"]
 _NEVER = -(2**63)
 
 
@@ -59,13 +60,9 @@ class CorrelateShard:
     """The open requests of one shard: :meth:`load`, a :meth:`process` per batch, :meth:`dump`, :attr:`next_timeout`."""
 
     def __init__(
-        self,
-        limits: Correlate,
-        topics: CorrelateTopics,
-        writer: Writer,
-        slack_ms: int = 0,
+        self, limits: Correlate, topics: CorrelateTopics, writer: Writer, slack_ms: int = 0,
         store: PieceStore | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Start empty; decisions go to ``writer``.
 
         :param slack_ms: by how much an acknowledgement may seem older than its claim if undeclared labels are refused
@@ -73,18 +70,16 @@ class CorrelateShard:
             read first
         :param store: for open requests that are idle for long; ``None``: all are in the state
         """
-        self._topics, self._reply_bytes = topics, topics.value_bytes
-        self._reader, self._longest_ms = RecordReader(limits, topics), limits.max_timeout
-        self._writer = writer
-        self._orphan_hold_ms = limits.orphan_hold
-        self._recent_memory_ms = limits.recent_memory
+        self._limits, self._reader, self._writer = limits, RecordReader(limits, topics), writer
         self._refuses = limits.refuse_undeclared
         self._slack_ms = slack_ms if self._refuses else 0
         self._stores = stores(store)
         self._restore(ShardState())
         self._following: list[tuple[Iterable[Record], Callable[[Record], None]]] = []
-        # of one hash: ids and rows of signals that are not recorded yet; the end of the claim that was decided last
+        # of one hash: ids and rows of signals that are not recorded yet, acknowledgements that requesters get at the
+        # end of the batch, and the end of the claim that was decided last
         self._unrecorded: dict[str, tuple[str, SignalRow]] = {}
+        self._news: dict[str, list[Received]] = {}
         self._claimed = _NEVER
 
     def load(self, version: int, blob: bytes) -> None:
@@ -92,16 +87,19 @@ class CorrelateShard:
         self._restore(decode_state(version, blob))
 
     def _restore(self, state: ShardState) -> None:
-        requests, held, undeclared = self._stores
+        requests, held, undeclared, timed_out = self._stores
         self._pending = PendingRequests(requests, state.open)
         self._held = Shelf(held, state.held)
         self._undeclared = UndeclaredAnswers(undeclared, state, self._slack_ms)
-        self._recent = Recent(self._recent_memory_ms, state.recent)
+        self._recent = Recent(self._limits.recent_memory, state.recent)
+        self._timed_out = TimedOutRequests(timed_out, state.timed_out, self._limits.max_timeout)
+        self._shelves = (self._held, self._undeclared.shelf, self._timed_out.shelf)
 
     def dump(self) -> tuple[int, bytes] | None:
         """Return version and blob; ``None`` if nothing is left to remember."""
-        shelves = (self._pending.dump(), self._held.dump(HOT_BYTES), self._undeclared.shelf.dump(HOT_BYTES))
-        state = ShardState(*shelves, self._recent.dump(), self._undeclared.times.spans)
+        shelves = [self._pending.dump(), *(shelf.dump(HOT_BYTES) for shelf in self._shelves)]
+        opened, held, undeclared, timed_out = shelves
+        state = ShardState(opened, held, undeclared, self._recent.dump(), self._undeclared.times.spans, timed_out)
         if not (any(shelves) or state.recent or state.declared):
             return None
         return STATE_VERSION, encode(state)
@@ -109,13 +107,13 @@ class CorrelateShard:
     def _put_aside(self) -> None:
         """Put aside during a batch all that is more than a state may have."""
         self._pending.put_aside()
-        self._held.trim(HOT_BYTES)
-        self._undeclared.shelf.trim(HOT_BYTES)
+        for shelf in self._shelves:
+            shelf.trim(HOT_BYTES)
 
     @property
     def next_timeout(self) -> int | None:
         """The earliest time (epoch milliseconds) that changes something once the watermark passes it."""
-        times = (self._pending.next_deadline, self._held.next_time, self._undeclared.shelf.next_time)
+        times = (self._pending.next_deadline, *(shelf.next_time for shelf in self._shelves))
         return min((time + self._slack_ms for time in times if time is not None), default=None)
 
     def measure(self, tally: Tally) -> None:
@@ -145,6 +143,7 @@ class CorrelateShard:
             decided = self._recent.look_up(hashes)
             self._pending.look_up(hashes)
             self._held.look_up(hashes)
+            self._timed_out.shelf.look_up(hashes)
             # hash by hash: all about a request is done before the next one displaces it from the processor's caches
             for found, own in groups.items():
                 self._claimed = decided.get(found, _NEVER)
@@ -182,6 +181,9 @@ class CorrelateShard:
         for signal_id, row in self._unrecorded.values():
             self._writer.record_signal(signal_id, row)
         self._unrecorded.clear()
+        for key, news in self._news.items():
+            self._writer.update(self._pending.opened[key], news)
+        self._news.clear()
         self._pending.close()
 
     def _refuse(self, record: Record | Pending, error: Exception) -> None:
@@ -249,25 +251,41 @@ class CorrelateShard:
         """Count an answer for its request, let it wait, or record why it does not count."""
         reading = self._reader.answer_of(record)
         key = reading.correlation_id
-        judged = (None if early else self._barred(reading, record)) or self._match(record)
+        pending = self._pending.opened.get(record.correlation_id)
+        judged: decision.Match | Barred | None = None if early else self._barred(reading, record)
+        if judged is None:
+            end = self._claimed if pending is None else self._recent.end(pending)
+            judged = decision.match(pending, record, self._claimed, end, self._limits.orphan_hold)
         if isinstance(judged, Pending):
-            applied = decision.apply(judged, reading, record, self._longest_ms)
-            self._writer.unused(key, applied.received, judged, applied.note)
-            # nothing fails from here on
-            judged.received += [received for received, found in applied.received if found == "accepted"]
-            judged.note = applied.note or judged.note
-            if applied.extended:
-                judged.extend(applied.extended)
-            if applied.decide is not None:
-                self._close(judged, applied.decide, max(record.timestamp, judged.started_at))
+            self._apply(judged, reading, record)
+        elif judged == "later":
+            self._pending.opened[record.correlation_id].successors.append(record)
         elif judged == "held":
-            self._held.add([record_entry(record, record.timestamp + self._orphan_hold_ms)])
+            self._held.add([record_entry(record, record.timestamp + self._limits.orphan_hold)])
         elif judged == "waiting":
             self._undeclared.wait(key, record)
         else:
             self._writer.unmatched(reading, judged)
+            if judged == "late" and (amended := self._timed_out.amend(reading, record)) is not None:
+                self._writer.outcome(*amended, record.timestamp, None)
 
-    def _barred(self, reading: AckReading, record: Record) -> Literal["unrequested", "undeclared", "waiting"] | None:
+    def _apply(self, pending: Pending, reading: AckReading, record: Record) -> None:
+        """Count an answer for its request, which it may complete."""
+        applied = decision.apply(pending, reading, record, self._limits.max_timeout)
+        self._writer.unused(reading.correlation_id, applied.received, pending, applied.note)
+        # nothing fails from here on
+        pending.received += [received for received, found in applied.received if found == "accepted"]
+        if pending.request.progress and pending.request.response_required:
+            for received, found in applied.received:
+                if found in ("accepted", "progress"):
+                    self._news.setdefault(pending.correlation_id, []).append(received)
+        pending.note = applied.note or pending.note
+        if applied.extended:
+            pending.extend(applied.extended)
+        if applied.decide is not None:
+            self._close(pending, applied.decide, max(record.timestamp, pending.started_at))
+
+    def _barred(self, reading: AckReading, record: Record) -> Barred | None:
         """Return why an answer does not count for any request; ``waiting``: the declaration of its label may follow."""
         if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
             # the twin reports an error even if its command awaits nothing
@@ -276,23 +294,6 @@ class CorrelateShard:
             return None
         labels = [received.label for received in reading.received if record.role == ACKS and reading.kind == "acks"]
         return self._undeclared.judge(reading.correlation_id, labels, record.timestamp)
-
-    def _match(self, record: Record) -> Pending | AckDisposition | Literal["held"]:
-        """Return the request that an answer is for, or why it does not count; ``held``: its request may follow."""
-        pending = self._pending.opened.get(record.correlation_id)
-        if pending is not None and pending.started_at > record.timestamp:
-            # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
-            if record.timestamp <= self._claimed:
-                return "late"
-            if pending.started_at > record.timestamp + self._orphan_hold_ms:
-                return "orphan"
-        if pending is None or record.timestamp > pending.deadline:
-            end = self._claimed if pending is None else self._recent.end(pending)
-            return "held" if record.timestamp > end else "late"
-        if record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
-            # of another command with the same correlation-id, such as a copy of the request
-            return "unrequested"
-        return pending
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -307,10 +308,11 @@ class CorrelateShard:
         yield from self._take(held, partial(self._release, watermark))
         self._recent.forget(watermark)
         self._undeclared.times.forget(watermark)
+        self._timed_out.forget(watermark)
 
     def _release(self, watermark: int, record: Record) -> None:
         """Record an early acknowledgement as an orphan, unless the hold has been made longer since it began."""
-        end = record.timestamp + self._orphan_hold_ms
+        end = record.timestamp + self._limits.orphan_hold
         if end >= watermark:
             self._held.add([record_entry(record, end)])
         else:
@@ -321,6 +323,7 @@ class CorrelateShard:
         """Answer a request, at its deadline if no time is given, and with an error if that fails."""
         key = pending.correlation_id
         del self._pending.opened[key]
+        self._news.pop(key, None)
         self._claimed = self._recent.remember(pending)
         _, row = self._unrecorded.pop(key, (None, None))
         if decided_at is None:
@@ -328,17 +331,15 @@ class CorrelateShard:
             decided_at = max([pending.deadline, *(received.timestamp for received in pending.received)])
         closing = pending, decide, decided_at, row
         guarded(closing, self._reply, self._reply_with_error, (self._writer.emissions,))
+        if decide is decision.time_out and pending.request.amend_ms:
+            self._timed_out.keep(pending, self._recent.amend_end(pending))
         if pending.successors:
             self._following.append((pending.successors, self._process))
 
     def _reply(self, closing: tuple[Pending, Decide, int, SignalRow | None]) -> None:
         """Write the answer to a request that ends, and record its signal with it, if that is not recorded yet."""
         pending, decide, decided_at, row = closing
-        decided = decide(pending)
-        if len(decided.reply) > self._reply_bytes:
-            decided = decision.shorten(pending, decided, self._reply_bytes)
-        to = self._topics.destination(pending.reply_topic, pending.reply_partition, len(decided.reply))
-        self._writer.outcome(pending, decided, to, decided_at, row)
+        self._writer.outcome(pending, decide(pending), decided_at, row)
 
     def _reply_with_error(self, closing: tuple[Pending, Decide, int, SignalRow | None], error: Exception) -> None:
         pending, _, decided_at, _ = closing

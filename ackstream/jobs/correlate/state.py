@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ackstream.protocol.ditto.labels import DeclaredTimes
-from ackstream.protocol.ditto.requests import Request
+from ackstream.protocol.ditto.requests import AS_REMEMBERED, Request
 from ackstream.spark.pieces import PieceEntry
 from ackstream.spark.records import Shelf, Shelved, read_state
 
@@ -32,10 +32,11 @@ OWN, LARGEST_NUMBER = 4, 0x0FFF_FFFF
 """The number of these, and the largest number of a topic of an application: a hash of its name. Its records count as
 those of ``signals`` or ``acks``, with a source that is ``OWN * number`` higher."""
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 OLDEST_VERSION = 6
-"""Version 7 has the topic of a record that is not in the service's own; structs only gain fields, pieces too."""
-_SHELVES = ("open", "held", "undeclared")
+"""Version 7 has the topic of a record that is not in the service's own, version 8 the requests that may be amended;
+structs only gain fields, pieces too."""
+_SHELVES = ("open", "held", "undeclared", "timed_out")
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -115,7 +116,8 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     received: list[Received] = []
     # why live responses were rejected, for the text of a later timeout
     note: str | None = None
-    # records of a later request with the same correlation-id, which starts when this one is decided
+    # records that are read again when this one is decided: of a later request with the same correlation-id, and late
+    # acknowledgements of a request that may be amended
     successors: list[Record] = []
     # the request's headers that an aggregate repeats, as JSON text; the request keeps its correlation-id alone
     headers: bytes = b"{}"
@@ -157,6 +159,7 @@ class ShardState(msgspec.Struct, array_like=True):
 
     Open requests are encoded by themselves (:func:`decode_pending`), each until its deadline; ``held`` are records that
     wait for their request, ``undeclared`` for a declaration of their label. ``declared``: when labels were declared.
+    ``timed_out`` are requests that may be amended, until then.
     """
 
     open: Shelved = msgspec.field(default_factory=Shelved)
@@ -164,6 +167,7 @@ class ShardState(msgspec.Struct, array_like=True):
     undeclared: Shelved = msgspec.field(default_factory=Shelved)
     recent: list[tuple[int, bytes]] = []
     declared: dict[str, list[tuple[int, int]]] = {}
+    timed_out: Shelved = msgspec.field(default_factory=Shelved)
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -201,10 +205,15 @@ class Recent:
 
     def end(self, request: Pending) -> int:
         """Return the last time at which a request, open or decided, claims its correlation-id."""
-        width, timeout = self._bucket_ms, request.deadline - request.started_at
-        while width * BUCKETS_OF_A_TIMEOUT < timeout:
+        end, width = request.deadline + max(self._memory_ms, request.request.amend_ms), self._bucket_ms
+        while width * BUCKETS_OF_A_TIMEOUT < end - self._memory_ms - request.started_at:
             width *= 2
-        return ((request.deadline + self._memory_ms) // width + 1) * width
+        return (end // width + 1) * width
+
+    def amend_end(self, request: Pending) -> int:
+        """Return the last time at which a late acknowledgement may amend a request that has timed out."""
+        wanted = request.request.amend_ms
+        return request.deadline + (self._memory_ms if wanted == AS_REMEMBERED else wanted)
 
     def look_up(self, hashes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[int, int]:
         """Return ``{hash: end}`` for the remembered ones among the hashes of a batch."""
@@ -241,8 +250,8 @@ class Recent:
 
 
 def stores(store: PieceStore | None) -> tuple[PieceStore | None, ...]:
-    """Return the stores for the pieces of open requests, of held and of undeclared records."""
-    return (store, *(store and store.within(name) for name in ("held", "undeclared")))
+    """Return the stores for the pieces of open requests, and of each further shelf."""
+    return (store, *(store and store.within(name) for name in _SHELVES[1:]))
 
 
 def open_requests(state: ShardState, store: PieceStore | None) -> list[Pending]:

@@ -32,6 +32,7 @@ CONTENT_TYPE = "content-type"
 VERSION = "version"
 WEAK_ACK = "ditto-weak-ack"
 ACK_QUORUM, EXTEND = record_headers.ACK_QUORUM, record_headers.EXTEND
+PROGRESS, AMEND = record_headers.PROGRESS, record_headers.AMEND
 ORIGINATOR = "ditto-originator"
 _SENDER_LENGTH = len(ORIGINATOR)
 CONDITION = "condition"

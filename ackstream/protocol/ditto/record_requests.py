@@ -22,14 +22,15 @@ from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, ackno
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN, check_depth, check_parts, raw
 from ackstream.protocol.ditto.labels import parse_declared
-from ackstream.protocol.ditto.requests import Request, expectation, read_quorum
+from ackstream.protocol.ditto.requests import Request, expectation, read_course
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import UNREADABLE
 
 Codec = Literal["json", "text", "base64", "none"]
 """How a value is written into JSON; ``none``: it is not."""
 
-_REQUEST = dict.fromkeys((names.RESPONSE_REQUIRED, names.ACK_QUORUM, names.CONTENT_TYPE), "")
+_OWN = (names.RESPONSE_REQUIRED, names.ACK_QUORUM, names.PROGRESS, names.AMEND, names.CONTENT_TYPE)
+_REQUEST = dict.fromkeys(_OWN, "")
 _REQUEST |= {names.REQUESTED_ACKS: record_headers.CE_REQUESTED_ACKS, names.TIMEOUT: record_headers.CE_TIMEOUT}
 """The record headers of a request, and their names in a CloudEvent, if they have one there."""
 ASKING = (names.REQUESTED_ACKS, record_headers.CE_REQUESTED_ACKS)
@@ -59,8 +60,8 @@ def read_record(
         raise errors.header_invalid(names.REQUESTED_ACKS, "The header 'requested-acks' has no label.")
     required, timeout = headers.get(names.RESPONSE_REQUIRED), headers.get(names.TIMEOUT)
     expected = expectation("record", labels, required, timeout, default_timeout_ms, max_timeout_ms)
-    repeated, quorum = names.request_reply_headers(headers), read_quorum(headers, expected[0])
-    return Request(None, "live", "record", *expected, repeated, "records", None, None, "/", quorum), headers
+    repeated, course = names.request_reply_headers(headers), read_course(headers, expected[0])
+    return Request(None, "live", "record", *expected, repeated, "records", None, None, "/", *course), headers
 
 
 def read_record_ack(

@@ -21,6 +21,7 @@ from ackstream.protocol.ditto import signal_defaults as defaults
 from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.topics import UNKNOWN_THING, TopicPath
 from ackstream.protocol.ditto.twin.things import resource
+from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, not_available, shown, unknown_topic_path
 from ackstream.protocol.json import keys_of
 
@@ -30,7 +31,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ``thing_id`` is ``None`` if it does not concern a thing; ``channel`` is ``twin`` or ``live``; ``awaited`` are the
     awaited labels, in order, without duplicates; ``headers`` are those of an answer. The next fields describe the
-    command, so that responses can be compared with it. ``quorum``: see :func:`read_quorum`.
+    command, so that responses can be compared with it. ``quorum``: see :func:`read_quorum`; ``progress``: whether the
+    requester gets acknowledgements as they come; ``amend_ms``: see :func:`read_amend`.
     """
 
     thing_id: str | None
@@ -46,6 +48,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
     subject: str | None
     path: str
     quorum: dict[str, int] | None = None
+    progress: bool = False
+    amend_ms: int = 0
 
     @property
     def awaits(self) -> bool:
@@ -95,7 +99,28 @@ def read_request(
         reply[names.CHANNEL] = "live"
     thing_id, channel = topic.thing_id if topic.group == "things" else None, "live" if live else "twin"
     compared = (topic.criterion, topic.action, topic.subject, envelope.path)
-    return Request(thing_id, channel, kind, *expected, reply, *compared, read_quorum(user, expected[0]))
+    return Request(thing_id, channel, kind, *expected, reply, *compared, *read_course(user, expected[0]))
+
+
+def read_course(headers: Mapping[str, Any], labels: Sequence[str]) -> tuple[dict[str, int] | None, bool, int]:
+    """Return quorum, progress and ``amend_ms`` of a request, given its (read) headers. Raises DittoError 400."""
+    return read_quorum(headers, labels), headers.get(names.PROGRESS, False), read_amend(headers)
+
+
+AS_REMEMBERED = -1
+MOST_AMEND_MS = 86_400_000
+
+
+def read_amend(headers: Mapping[str, Any]) -> int:
+    """Return for how many milliseconds after its deadline a request may still succeed, at most a day; 0: it may not.
+
+    The header ``amend`` is a duration, or ``true`` for :data:`AS_REMEMBERED`: as long as the service remembers
+    decided requests (``correlate.recent_memory``). Raises DittoError 400 for another text.
+    """
+    text = headers.get(names.AMEND, "false")
+    if text in ("true", "false"):
+        return AS_REMEMBERED if text == "true" else 0
+    return Duration.parse(text).capped(MOST_AMEND_MS)
 
 
 def read_quorum(headers: Mapping[str, Any], labels: Sequence[str]) -> dict[str, int] | None:

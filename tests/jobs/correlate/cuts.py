@@ -17,7 +17,8 @@ HORIZON = 400 * SECOND
 
 def decided(run: Run) -> tuple[Any, ...]:
     """Everything that was decided, sorted."""
-    replies = sorted((reply["reply-id"], repr(reply)) for reply in run.replies())
+    # updates are those of a batch
+    replies = sorted((reply["reply-id"], repr(reply)) for reply in run.replies() if reply["completed-by"] != "progress")
     outcomes = sorted(repr(sorted(outcome.items())) for outcome in run.outcomes())
     acks = sorted(repr(sorted(ack.items())) for record in run.ledger() for ack in record.get("acks", ()))
     signals = sorted(repr(sorted(r["signal"].items())) for r in run.ledger() if "signal" in r)

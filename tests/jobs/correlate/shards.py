@@ -189,6 +189,7 @@ class Run(ShardRun):
         return [
             {**json.loads(emission.value or b""), "completed-by": emission.completed_by, "reply-id": emission.reply_id,
              "sent-to": emission.topic, "in-partition": emission.partition}
+            | ({} if emission.version is None else {"reply-version": emission.version})
             for emission in self.emissions if emission.reply_id is not None
         ]  # fmt: skip
 

@@ -348,6 +348,7 @@ def test_the_sink_gets_a_record_for_each_emission_with_its_headers(spark: SparkS
         Emission("replies", b"c", b"{}", "r", "200", "timeout"),
         Emission("ledger", b"c", b"1"),
         Emission("dead-letters", None, None, reason="why"),
+        Emission("replies", b"c", b"{}", "r", "200", "amended", traceparent=b"t", version="2"),
     ]
     frame = pd.concat([write_frame(emissions, 2), write_frame(emissions[:1])])
     found = sink_columns(spark.createDataFrame([*frame.itertuples(index=False, name=None)], OUTPUT_SCHEMA)).collect()
@@ -357,3 +358,4 @@ def test_the_sink_gets_a_record_for_each_emission_with_its_headers(spark: SparkS
     reply = ["correlation-id", "reply-id", "status", "completed-by", "content-type"]
     named = [[header.key for header in row.headers or []] for row in found]
     assert named[:4] == [[*reply, "kafka_correlationId"], reply, [], ["reason"]]
+    assert named[4] == [*reply, "traceparent", "reply-version"]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackstream.jobs.correlate.state import SIGNALS, Record
+from ackstream.jobs.correlate.topics import OVERHEAD_BYTES
 from ackstream.protocol.ledger import reply_id
 from tests.jobs.correlate.cuts import HORIZON, SECOND, decided, fed_in_cuts
 from tests.jobs.correlate.shards import Log, Run, entries
@@ -36,10 +37,12 @@ class Requests:
         texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in headers.items()}
         return self.log.order(time, key, requested_acks=json.dumps(list(labels)), **texts)
 
-    def ack(self, time: int, label: str, status: int = 200, key: str = "c", **headers: str) -> Record:
+    def ack(
+        self, time: int, label: str, status: int = 200, key: str = "c", payload: str = "ok", **headers: str
+    ) -> Record:
         if self.encoding == "command":
-            return self.log.ack(time, label, status, key, **headers)
-        return self.log.confirmation(time, label, status, key, **headers)
+            return self.log.ack(time, label, status, key, payload=payload, **headers)
+        return self.log.confirmation(time, label, status, key, payload=payload.encode(), **headers)
 
     def identity(self, request: Record) -> str:
         topic = request.topic or "signals"
@@ -247,6 +250,129 @@ def test_the_cancellation_of_a_later_use_of_an_id_waits_for_it(run: Run, request
     assert ends(run) == [(408, "timeout"), (499, "cancelled")]
 
 
+# -- amended -----------------------------------------------------------------------------------------------------------
+
+
+def test_late_acknowledgements_amend_a_request_that_has_timed_out(run: Run, requests: Requests) -> None:
+    asked = requests.ask(0, timeout="10s", amend="1m")
+    run.feed(asked, requests.ack(1_000, "a-ack"), watermark=10_001)
+    run.feed(requests.ack(60_000, "b-ack"), watermark=60_000)
+    first, second = run.replies()
+    assert (first["completed-by"], first["status"], entries(first)) == ("timeout", 424, {"a-ack": 200, "b-ack": 408})
+    assert (second["completed-by"], second["status"]) == ("amended", 200)
+    assert entries(second) == {"a-ack": 200, "b-ack": 200}
+    assert (first["reply-id"], first.get("reply-version")) == (second["reply-id"], None)
+    assert second["reply-version"] == "2"
+    assert run.acks() == [("a-ack", "accepted"), ("b-ack", "late")]
+    decided = [(one.get("version"), one["decided_at"], one["missing"]) for one in run.outcomes()]
+    assert decided == [(None, 10_000, ["b-ack"]), (2, 60_000, [])]
+    identity = requests.identity(asked)
+    assert [one["id"] for one in run.ledger() if "outcome" in one] == [identity, f"{identity}-2"]
+
+
+def test_a_request_is_amended_once(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, labels=["a-ack"], timeout="10s", amend="1m"), watermark=10_001)
+    run.feed(requests.ack(20_000, "a-ack"), requests.ack(20_001, "a-ack"))
+    assert ends(run) == [(408, "timeout"), (200, "amended")]
+    assert run.acks() == [("a-ack", "late"), ("a-ack", "late")]
+
+
+@pytest.mark.parametrize(
+    ("amend", "last"), [("30s", 40_000), ("true", 130_000), ("0s", None), ("false", None), (None, None)]
+)
+def test_a_request_is_amended_until_the_time_that_it_names(
+    requests: Requests, amend: str | None, last: int | None
+) -> None:
+    headers = {} if amend is None else {"amend": amend}
+    for time, amended in ((last or 10_001, last is not None), ((last or 10_001) + 1, False)):
+        run, made = Run(recent_memory="2m"), Requests(requests.encoding)
+        run.feed(made.ask(0, labels=["a-ack"], timeout="10s", **headers), watermark=10_001)
+        run.feed(made.ack(time, "a-ack"), watermark=time)
+        assert ends(run) == [(408, "timeout"), (200, "amended")][: 1 + amended]
+
+
+def test_an_id_is_claimed_while_its_request_may_be_amended(requests: Requests) -> None:
+    run = Run(recent_memory="2m")
+    run.feed(requests.ask(0, labels=["a-ack"], timeout="10s", amend="2h"), watermark=10_001)
+    run.feed(requests.ask(3_600_000, labels=["a-ack"]), watermark=3_600_000)
+    assert len(run.reasons()) == 1
+    run.feed(requests.ack(7_200_000, "a-ack"))
+    assert ends(run)[1:] == [(200, "amended")]
+
+
+def test_a_late_refusal_amends_nothing_and_ends_the_time_for_it(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, labels=["a-ack"], timeout="10s", amend="1m"), watermark=10_001)
+    run.feed(requests.ack(11_000, "a-ack", 409), requests.ack(12_000, "a-ack"))
+    assert ends(run) == [(408, "timeout")]
+
+
+def test_a_late_quorum_amends(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, labels=LABELS, timeout="10s", ack_quorum=2, amend="1m"))
+    run.feed(requests.ack(1_000, "bank:booked", 409), requests.ack(2_000, "stock:sent"), watermark=10_001)
+    run.feed(requests.ack(11_000, "stock:packed"))
+    assert ends(run) == [(424, "timeout"), (200, "amended")]
+
+
+def test_an_answer_that_is_late_before_the_timeout_is_decided_amends_it(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, labels=["a-ack"], timeout="10s", amend="1m"), requests.ack(10_001, "a-ack"))
+    assert (run.replies(), run.acks()) == ([], [])
+    run.feed(watermark=10_001)
+    assert ends(run) == [(408, "timeout"), (200, "amended")]
+    assert run.acks() == [("a-ack", "late")]
+
+
+def test_progress_after_the_timeout_amends_nothing(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, labels=["a-ack"], timeout="10s", amend="1m"), watermark=10_001)
+    run.feed(requests.ack(11_000, "a-ack", 102), requests.ack(12_000, "a-ack"))
+    assert ends(run) == [(408, "timeout"), (200, "amended")]
+
+
+def test_a_late_response_amends_a_command_that_awaits_it_alone(run: Run, log: Log) -> None:
+    run.feed(log.live(0, timeout="10s", amend="1m"), watermark=10_001)
+    run.feed(log.response(11_000, topic="things/live/commands/modify"))
+    assert ends(run)[-1] == (204, "amended")
+
+
+@pytest.mark.parametrize("amend", ["soon", "-1s", "1 h", ""])
+def test_an_invalid_time_to_amend_is_refused(run: Run, requests: Requests, amend: str) -> None:
+    run.feed(requests.ask(0, labels=["a-ack"], amend=amend))
+    # an empty record header is none
+    assert ends(run) == ([(400, "invalid")] if amend or requests.encoding == "command" else [])
+
+
+# -- acknowledgements as they come -------------------------------------------------------------------------------------
+
+
+def test_a_requester_gets_the_acknowledgements_of_each_batch(run: Run, requests: Requests) -> None:
+    labels = ["a-ack", "b-ack", "c-ack", "d-ack"]
+    asked = requests.ask(0, labels=labels, timeout="10s", progress="true")
+    run.feed(asked, requests.ack(1, "a-ack"), requests.ack(2, "b-ack", 102), requests.ack(3, "x-ack"))
+    run.feed(requests.ack(4, "b-ack"), requests.ack(5, "a-ack"))
+    run.feed(requests.ack(6, "a-ack"))
+    run.feed(requests.ack(7, "c-ack"), requests.ack(8, "d-ack", 409))
+    *updates, reply = run.replies()
+    assert [entries(one) for one in updates] == [{"a-ack": 200, "b-ack": 102}, {"b-ack": 200}]
+    assert {(one["completed-by"], one["status"], one["reply-id"]) for one in updates} == {
+        ("progress", 102, requests.identity(asked))
+    }
+    assert (reply["completed-by"], entries(reply)) == ("acknowledgements", {**dict.fromkeys(labels, 200), "d-ack": 409})
+
+
+@pytest.mark.parametrize("headers", [{}, {"progress": "false"}, {"progress": "true", "response_required": "false"}])
+def test_a_requester_that_asks_for_no_updates_gets_none(run: Run, requests: Requests, headers: dict[str, str]) -> None:
+    run.feed(requests.ask(0, timeout="10s", **headers), requests.ack(1, "a-ack"))
+    assert run.replies() == []
+
+
+def test_an_update_is_no_larger_than_a_record_may_be(requests: Requests) -> None:
+    run = Run(record_bytes=20_000 + OVERHEAD_BYTES)
+    run.feed(requests.ask(0, labels=["a-ack", "b-ack", "c-ack"], timeout="10s", progress="true"))
+    payloads = {"a-ack": "x" * 9_900, "b-ack": "x" * 9_901}
+    run.feed(*(requests.ack(1, label, payload=payload) for label, payload in payloads.items()))
+    (update,) = run.replies()
+    assert entries(update) == {"a-ack": 200, "b-ack": 413}
+
+
 # -- laws --------------------------------------------------------------------------------------------------------------
 
 steps = st.lists(
@@ -257,6 +383,7 @@ steps = st.lists(
         st.sampled_from(LABELS),
         st.integers(1, 70),
         st.sampled_from([None, 1, 2, {"stock": 1}]),
+        st.sampled_from([{}, {"amend": "true"}, {"amend": "20s"}, {"progress": "true"}]),
     ),
     max_size=16,
 )
@@ -267,10 +394,12 @@ def _partitions(encoding: str, actions: list[Any]) -> list[list[Record]]:
     made, asked = Requests(encoding), dict[str, Record]()
     signals: list[Record] = []
     answers: list[Record] = []
-    for number, (second, what, key, label, seconds, quorum) in enumerate(sorted(actions, key=lambda step: step[0])):
+    for number, (second, what, key, label, seconds, quorum, further) in enumerate(
+        sorted(actions, key=lambda step: step[0])
+    ):
         time = second + number
         if what == "ask":
-            headers: dict[str, Any] = {"timeout": f"{seconds}s"} | ({"ack_quorum": quorum} if quorum else {})
+            headers: dict[str, Any] = {"timeout": f"{seconds}s", **further} | ({"ack_quorum": quorum} if quorum else {})
             asked[key] = made.ask(time, key, LABELS, **headers)
             signals.append(asked[key])
         elif what == "cancel" and key in asked:
@@ -297,55 +426,64 @@ def test_the_cut_of_batches_changes_no_decision(encoding: str, actions: list[Any
 class Model:
     """How one request ends, step by step: a model without batches, shards, encodings or texts."""
 
-    def __init__(self, start: int, timeout: int, quorum: Any, longest: int) -> None:
-        self.deadlines = dict.fromkeys(LABELS, start + timeout)
-        self.start, self.longest, self.quorum = start, longest, quorum
+    def __init__(self, timeout: int, quorum: Any, longest: int, amend: int) -> None:
+        self.deadlines = dict.fromkeys(LABELS, timeout)
+        self.longest, self.quorum, self.amend = longest, quorum, amend
         self.answers: dict[str, int] = {}
         self.latest = 0
-        self.ended: tuple[int, str, int] | None = None
+        self.ends: list[tuple[int, str, int]] = []
 
     def pass_until(self, time: int) -> None:
         last = max((end for label, end in self.deadlines.items() if label not in self.answers), default=0)
-        if self.ended is None and time > last:
-            self.ended = (424, "timeout", max(last, self.latest))
+        if not self.ends and time > last:
+            self.ends = [(424, "timeout", max(last, self.latest))]
+            self.deadlines = dict.fromkeys(LABELS, last + self.amend)
 
     def act(self, time: int, what: str, label: str, seconds: int) -> None:
         self.pass_until(time)
-        if self.ended is not None:
+        if self.ends and (self.ends[-1][1] != "timeout" or what != "ack"):
             return
         if what == "cancel":
-            self.ended = (499, "cancelled", time)
+            self.ends = [(499, "cancelled", time)]
         elif label not in self.answers and time <= self.deadlines[label]:
             if what == "progress":
-                until = min(time + seconds * SECOND, self.start + self.longest)
-                self.deadlines[label] = max(self.deadlines[label], until)
+                self.deadlines[label] = max(self.deadlines[label], min(time + seconds * SECOND, self.longest))
             else:
                 self.answers[label], self.latest = 200 if seconds > 20 else 409, time
-        self._complete(time)
+                self._complete(time)
 
     def _complete(self, time: int) -> None:
         good = {label for label, status in self.answers.items() if status == 200}
-        bad = self.answers.keys() - good
-        if self.quorum is None:
-            if len(self.answers) == len(LABELS):
-                self.ended = (200 if not bad else 424, "acknowledgements", time)
-        else:
-            groups = [(LABELS, self.quorum)] if isinstance(self.quorum, int) else [(LABELS[:1], 1), (LABELS[1:], 1)]
-            if any(len(set(labels) - bad) < number for labels, number in groups):
-                self.ended = (424, "acknowledgements", time)
-            elif all(len(good & set(labels)) >= number for labels, number in groups):
-                self.ended = (200, "acknowledgements", time)
+        left = {*LABELS} - (self.answers.keys() - good)
+        whole = isinstance(self.quorum, int)
+        groups = [(LABELS, self.quorum)] if whole else [(LABELS[:1], 1), (LABELS[1:], 1 if self.quorum else 2)]
+        reached = all(len(good & {*labels}) >= number for labels, number in groups)
+        lost = self.quorum and any(len(left & {*labels}) < number for labels, number in groups)
+        if not (reached or lost or len(self.answers) == len(LABELS)):
+            return
+        if not self.ends:
+            self.ends = [(200 if reached else 424, "acknowledgements", time)]
+        elif reached:
+            self.ends.append((200, "amended", time))
 
 
 @settings(max_examples=400)
-@given(st.sampled_from(ENCODINGS), st.integers(1, 70), st.sampled_from([None, 1, 2, {"stock": 1}]), steps)
-def test_a_request_ends_as_its_model_does(encoding: str, timeout: int, quorum: Any, actions: list[Any]) -> None:
-    made, longest = Requests(encoding), 100 * SECOND
-    run, model = Run(max_timeout="100s"), Model(0, timeout * SECOND, quorum, longest)
-    headers: dict[str, Any] = {"timeout": f"{timeout}s"} | ({"ack_quorum": quorum} if quorum else {})
-    asked = made.ask(0, "x", LABELS, **headers)
+@given(
+    st.sampled_from(ENCODINGS),
+    st.integers(1, 70),
+    st.sampled_from([None, 1, 2, {"stock": 1}]),
+    st.sampled_from([0, 0, 20, 60]),
+    steps,
+)
+def test_a_request_ends_as_its_model_does(
+    encoding: str, timeout: int, quorum: Any, amend: int, actions: list[Any]
+) -> None:
+    made = Requests(encoding)
+    run, model = Run(max_timeout="100s"), Model(timeout * SECOND, quorum, 100 * SECOND, amend * SECOND)
+    headers: dict[str, Any] = {"timeout": f"{timeout}s", "amend": f"{amend}s"}
+    asked = made.ask(0, "x", LABELS, **headers | ({"ack_quorum": quorum} if quorum else {}))
     run.feed(asked)
-    for number, (second, what, _, label, seconds, _) in enumerate(sorted(actions, key=lambda step: step[0])):
+    for number, (second, what, _, label, seconds, *_) in enumerate(sorted(actions, key=lambda step: step[0])):
         time = second + number + 1
         if what == "cancel":
             run.feed(made.cancel(time, asked))
@@ -359,5 +497,4 @@ def test_a_request_ends_as_its_model_does(encoding: str, timeout: int, quorum: A
         model.act(time, what, label, seconds)
     run.feed(watermark=HORIZON)
     model.pass_until(HORIZON)
-    (outcome,) = run.outcomes()
-    assert (outcome["status"], outcome["completed_by"], outcome["decided_at"]) == model.ended
+    assert [(one["status"], one["completed_by"], one["decided_at"]) for one in run.outcomes()] == model.ends

@@ -112,5 +112,5 @@ def test_the_order_of_the_parts_does_not_matter() -> None:
 
 def test_a_state_has_no_part_that_a_migration_does_not_know() -> None:
     assert ShardState.__struct_fields__ == (
-        "open", "held", "undeclared", "recent", "declared",
+        "open", "held", "undeclared", "recent", "declared", "timed_out",
     )  # fmt: skip

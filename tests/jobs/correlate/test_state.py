@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +20,7 @@ from ackstream.jobs.correlate.state import (
     Pending,
     Recent,
     decode_state,
+    open_requests,
 )
 from ackstream.protocol.durations import Duration
 from tests.harness.pieces import MemoryPieces
@@ -134,6 +137,16 @@ WITH_TOPIC = base64.b64decode(
     "aWMiOiAib3JnLmFjbWUvbGFtcC90aGluZ3MvdHdpbi9hY2tzL2EtYWNrIiwgImhlYWRlcnMiOiB7ImNvcnJlbGF0aW9uLWlkIjogImVhcmx5In0s"
     "ICJwYXRoIjogIi8iLCAic3RhdHVzIjogMjAwfXWAwJKQkJKQkpCQkIA="
 )
+"""The same, of version 7."""
+
+WITH_AMEND = base64.b64decode(
+    "lpKRk88ecfFpP7Lo981SCMUBCZ+kb3Blbs8ecfFpP7Lo95+tb3JnLmFjbWU6bGFtcKR0d2lupHR3aW6RpWEtYWNrw8PNTiCBrmNvcnJlbGF0aW9uLW"
+    "lkpG9wZW6oY29tbWFuZHOmbW9kaWZ5wK0vYXR0cmlidXRlcy94wMIAzQPozVII2SBiNzEzMGRjN2I4OTc4MDUyMmM3NGQyN2ExOGU0MjljM6dyZXBs"
+    "aWVzwJDAkMRleyJjb3JyZWxhdGlvbi1pZCI6Im9wZW4iLCJ0aW1lb3V0IjoiMjBzIiwicmVzcG9uc2UtcmVxdWlyZWQiOmZhbHNlLCJjb250ZW50LX"
+    "R5cGUiOiJhcHBsaWNhdGlvbi9qc29uIn0DgACSkJCSkZPTiaHiQP6Z3LzNLIjElZvNBXgBAADTiaHiQP6Z3LylZWFybHnEA2tlecR1eyJ0b3BpYyI6"
+    "ICJvcmcuYWNtZS9sYW1wL3RoaW5ncy90d2luL2Fja3MvYS1hY2siLCAiaGVhZGVycyI6IHsiY29ycmVsYXRpb24taWQiOiAiZWFybHkifSwgInBhdG"
+    "giOiAiLyIsICJzdGF0dXMiOiAyMDB9dYDAkpCQkpCSkJCQgJKQkpCQ"
+)
 """The same as this version writes it."""
 
 
@@ -142,7 +155,16 @@ def test_a_state_is_encoded_as_this_version_always_was() -> None:
     chosen = {"kafka_replyPartition": (3).to_bytes(4, "big")}
     asking = Log().command(1000, "open", requested_acks=["a-ack"], timeout="20s")
     run.feed(msgspec.structs.replace(asking, headers=chosen), Log().ack(1400, "a-ack", correlation_id="early"))
-    assert run.state == (STATE_VERSION, WITH_TOPIC)
+    assert run.state == (STATE_VERSION, WITH_AMEND)
+
+
+def test_a_state_of_the_version_before_is_read_as_this_version_writes_it() -> None:
+    run = Run(partitions={"replies": 4})
+    run.state = (7, WITH_TOPIC)
+    run.feed()
+    assert run.state is not None
+    new, old = (open_requests(decode_state(*state), None) for state in (run.state, (STATE_VERSION, WITH_AMEND)))
+    assert new == old
 
 
 def test_an_open_request_keeps_the_partition_for_its_reply_if_it_has_one() -> None:
@@ -232,7 +254,8 @@ def test_a_request_claims_its_id_until_its_deadline_and_memory_and_hardly_longer
 
 
 def _decided(started_at: int, deadline: int) -> Pending:
-    return Pending("c", 1, None, started_at, deadline, "r", "replies")  # type: ignore[arg-type]
+    request: Any = SimpleNamespace(amend_ms=0)
+    return Pending("c", 1, request, started_at, deadline, "r", "replies")
 
 
 def test_what_was_remembered_in_this_batch_is_found() -> None:

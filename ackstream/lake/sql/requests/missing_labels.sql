@@ -16,7 +16,7 @@ SELECT split_part(w.label, ':', 1) AS party,
 FROM (SELECT q.correlation_id, q.decided_at, q.label, array_contains(q.missing, q.label) AS missed
       FROM (SELECT o.correlation_id, o.decided_at, o.missing, explode(o.requested) AS label
             FROM {outcomes} AS o
-            WHERE o.completed_by NOT IN ('error', 'invalid')) AS q) AS w
+            WHERE o.completed_by NOT IN ('error', 'invalid', 'amended')) AS q) AS w
       -- long after the deadline the request is forgotten, and they are orphans
 LEFT JOIN (SELECT a.correlation_id, a.label, max(a.received_at) AS received_at
            FROM {acknowledgements} AS a

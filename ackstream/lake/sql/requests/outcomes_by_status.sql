@@ -1,6 +1,6 @@
 -- How requests end: per status and cause (completed_by) count, p50, p95 and maximum of the latency.
 -- status: HTTP status of the reply
--- completed_by: acknowledgements, response, timeout, error or invalid
+-- completed_by: acknowledgements, response, timeout, amended, cancelled, error or invalid
 -- outcomes: how many requests ended like this
 -- p50_ms: half of them took no longer than this, from the request to the decision
 -- p95_ms: 95 % of them took no longer

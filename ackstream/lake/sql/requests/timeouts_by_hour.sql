@@ -8,5 +8,6 @@ SELECT date_trunc('hour', decided_at) AS hour,
        count(CASE WHEN completed_by = 'timeout' THEN 1 END) AS timeouts,
        count(CASE WHEN completed_by = 'timeout' THEN 1 END) / CAST(count(*) AS DOUBLE) AS share
 FROM {outcomes}
+WHERE version IS NULL
 GROUP BY date_trunc('hour', decided_at)
 ORDER BY hour

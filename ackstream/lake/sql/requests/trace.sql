@@ -4,7 +4,7 @@
 -- thing_id: the thing addressed
 -- asked: what was asked
 -- status: HTTP status of the reply; null while the request is open, and of one that awaits nothing
--- completed_by: acknowledgements, response, timeout, error or invalid; null likewise
+-- completed_by: what completed it first; null likewise
 -- latency_ms: from the request to the decision
 -- span: the span of the trace that sent the request
 -- traceparent: the trace and the span as the request has them
