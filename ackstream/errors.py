@@ -87,7 +87,7 @@ class InconsistentQosError(DeliveryError):
 
 
 class PreconditionNotMetError(DeliveryError):
-    """A sample is acknowledged that the application never received, or a loan is returned twice."""
+    """A sample is acknowledged that was never received, a loan is returned twice, or settled work goes on."""
 
     code = "precondition_not_met"
 

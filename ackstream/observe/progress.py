@@ -181,6 +181,7 @@ class _Held(msgspec.Struct):
     consumer: str
     since: int
     count: int
+    worked: int
 
 
 class _Queue:
@@ -209,7 +210,10 @@ class QueueView:
         one = self._touch(request.queue, at)
         if isinstance(request, SettleMessages):
             for message in request.messages:
-                if one.held.pop(message, None) is not None:
+                if request.outcome == "working":
+                    if (held := one.held.get(message)) is not None:
+                        held.worked = at
+                elif one.held.pop(message, None) is not None:
                     one.settled.add(at)
         elif isinstance(request, (Bind, Alive)):
             one.consumers[request.consumer] = at
@@ -229,7 +233,7 @@ class QueueView:
                 # repeated after a crash, or because it did not arrive
                 return False
             if before is not None or len(one.held) < HELD:
-                one.held[answer.message] = _Held(answer.consumer, at, answer.count)
+                one.held[answer.message] = _Held(answer.consumer, at, answer.count, at)
             one.delivered.add(at)
             if answer.redelivered:
                 one.redelivered.add(at)
@@ -246,7 +250,7 @@ class QueueView:
         for one in reversed(self._queues.values()):
             # a lease, which begins soon after the delivery, takes the message back
             one.held = {
-                message: held for message, held in one.held.items() if not one.lease or held.since + one.lease > now
+                message: held for message, held in one.held.items() if not one.lease or held.worked + one.lease > now
             }
             since = min((held.since for held in one.held.values()), default=None)
             oldest = None if since is None else max(0, now - since)

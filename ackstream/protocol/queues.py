@@ -17,8 +17,11 @@ from ackstream.protocol.readers import SampleOutcome
 TYPES = ("queue_bind", "queue_alive", "queue_unbind", "queue_settle")
 """Values of ``type`` on ``app-acks`` that are addressed to queues."""
 
-Refusal: TypeAlias = Literal["outcome-not-enabled", "not-held", "held-by-another", "not-in-queue"]
-"""Why a settlement has no effect (brokers.md S20, A34)."""
+Settlement: TypeAlias = SampleOutcome | Literal["working"]
+"""How a message is settled; ``working`` settles nothing: its holder goes on working, and its lease begins anew."""
+
+Refusal: TypeAlias = Literal["outcome-not-enabled", "not-held", "held-by-another", "not-in-queue", "max-lease"]
+"""Why a settlement has no effect (brokers.md S20, A34); ``max-lease``: the lease may not last longer."""
 
 UnboundReason: TypeAlias = Literal["closed", "lost", "replaced", "unknown-queue"]
 """Why a session ended: the consumer closed it, was silent too long, or was replaced; or the queue does not exist."""
@@ -81,14 +84,14 @@ class Unbind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="qu
 
 
 class SettleMessages(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
-    """Settles messages with one outcome.
+    """Settles messages with one outcome, or begins their leases anew (``working``).
 
     :ivar unavailable: this consumer cannot read them, and gives them back for others, with any outcome: a message
         that none of the queue's consumers can read is given up
     """
 
     messages: tuple[MessageId, ...]
-    outcome: SampleOutcome = "accepted"
+    outcome: Settlement = "accepted"
     unavailable: bool = False
 
 
@@ -102,12 +105,14 @@ class Bound(_Record, frozen=True, tag_field="type", tag="bound"):
     :ivar backlog: messages it may hold at once (0: any number)
     :ivar lease_ms: how long it may hold a message from the record on that reports it as received (0: for ever)
     :ivar session_ms: the session is lost after this time without a record from the consumer
+    :ivar max_lease_ms: how long it may hold a message that its application has got if it goes on working (0: for ever)
     """
 
     number: int
     backlog: int
     lease_ms: int
     session_ms: int
+    max_lease_ms: int
 
 
 class MessageDelivered(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="delivered"):
@@ -139,7 +144,7 @@ class NotSettled(_Record, frozen=True, tag_field="type", tag="not_settled"):
 
     number: int
     message: str
-    outcome: SampleOutcome
+    outcome: Settlement
     reason: Refusal
 
 

@@ -279,6 +279,7 @@ class QueueSettings(Part):
     max_backlog: Limit = 10_000
     max_total_backlog: Limit = 0
     lease: Milliseconds = UNLIMITED
+    max_lease: Milliseconds = duration("24h")
     settler: Settler = "holder"
     fairness: Fairness = "round-robin"
     at_most_once: bool = False
@@ -301,3 +302,9 @@ class QueueSettings(Part):
             return given
         fairness = {"fairness": "round-robin"} if given.get("at_most_once") else {}
         return AMPS | fairness | given
+
+    def _check(self) -> None:
+        if self.lease > self.max_lease:
+            raise ValueError(
+                "max_lease is the longest that a lease may last when it is renewed: set it to lease or more"
+            )

@@ -11,7 +11,7 @@ from ackstream.client.core.lifetime import Lifetime
 from ackstream.client.core.messages import Message
 from ackstream.client.options import MAX_BATCH, QueueOptions
 from ackstream.client.queues.queue_consumer import QueueConsumer
-from ackstream.client.queues.queued_messages import AckMode, QueueMessage, outcomes_of
+from ackstream.client.queues.queued_messages import AckMode, QueueMessage, outcomes_of, settled_already
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.queues.queue import Queue
@@ -201,7 +201,7 @@ class QueueLinkInMemory:
             event.count, content.topic,
         )  # fmt: skip
         self.counts["received"] += 1
-        message = QueueMessage.of(content, delivery, self._settle, lambda _delivery: None)
+        message = QueueMessage.of(content, delivery, self._settle, lambda _delivery: None, self._work_on)
         self._ready[message.id] = message
 
     def take_back(self, message: str) -> None:
@@ -218,10 +218,7 @@ class QueueLinkInMemory:
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
         """Settle a delivery; errors as of :meth:`QueueMessage.settle`."""
-        if self.stopped.is_set():
-            raise NotConnectedError(
-                f"The consumer {self._name} is no longer bound; the queue delivers the message again."
-            )
+        self._check_bound()
         if outcome not in ("accepted", *self._outcomes):
             raise OutcomeNotEnabledError(f"The consumer {self._name} did not declare the outcome {outcome}.")
         if delivery.number in self._settled:
@@ -231,6 +228,19 @@ class QueueLinkInMemory:
         refusal = self._queue.settle(self._name, delivery.message, outcome, self._system.now)
         self._system.settle()
         self.counts[outcome if refusal is None else "refused"] += 1
+
+    def _check_bound(self) -> None:
+        if self.stopped.is_set():
+            raise NotConnectedError(
+                f"The consumer {self._name} is no longer bound; the queue delivers the message again."
+            )
+
+    def _work_on(self, delivery: MessageDelivered) -> None:
+        self._check_bound()
+        if delivery.number in self._settled:
+            raise settled_already(delivery)
+        refusal = self._queue.settle(self._name, delivery.message, "working", self._system.now)
+        self.counts["refused"] += refusal is not None
 
     def halt(self, *, halted: bool) -> None:
         """Hand out nothing more, or go on."""

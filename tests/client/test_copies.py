@@ -43,8 +43,12 @@ def sample(client: Any) -> tuple[Any, Any]:
 
 
 def queued(client: Any) -> tuple[Any, Any]:
-    message = QueueMessage.of(Sample(*CONTENT, 3, 0, 7), DELIVERY, client, client)
+    message = QueueMessage.of(Sample(*CONTENT, 3, 0, 7), DELIVERY, client, client, client)
     return message, QueueMessage.settle
+
+
+def worked(client: Any) -> tuple[Any, Any]:
+    return queued(client)[0], QueueMessage.working
 
 
 def logged(client: Any) -> tuple[Any, Any]:
@@ -55,7 +59,7 @@ COPIES = [lambda it: pickle.loads(pickle.dumps(it)), copy.deepcopy, copy.copy]
 
 
 @pytest.mark.parametrize("copied", COPIES)
-@pytest.mark.parametrize("make", [sample, queued, logged])
+@pytest.mark.parametrize("make", [sample, queued, worked, logged])
 def test_a_copy_of_a_message_has_its_content_and_acknowledges_nothing(make: Any, copied: Any) -> None:
     client = Client()
     message, act = make(client)

@@ -134,7 +134,7 @@ def line(view: QueueView, now: int = 10_000) -> QueueLine:
 def test_a_message_is_held_until_it_is_settled() -> None:
     view = QueueView(WINDOW)
     view.request(Bind(**WHO), 900)
-    view.answer(Bound(**WHO, number=1, backlog=1, lease_ms=0, session_ms=1), 950)
+    view.answer(Bound(**WHO, number=1, backlog=1, lease_ms=0, session_ms=1, max_lease_ms=1), 950)
     assert view.answer(delivered("m1"), 1_000)
     assert view.answer(delivered("m2"), 2_000)
     assert line(view) == QueueLine("work", 1, 2, 9_000, 1, 2, 0, 0, 0, 2_000)
@@ -153,10 +153,19 @@ def test_a_copy_of_a_delivery_counts_once_and_a_redelivery_again() -> None:
 
 def test_a_lease_that_has_ended_takes_the_message_back() -> None:
     view = QueueView(WINDOW)
-    view.answer(Bound(**WHO, number=1, backlog=1, lease_ms=4_000, session_ms=1), 950)
+    view.answer(Bound(**WHO, number=1, backlog=1, lease_ms=4_000, session_ms=1, max_lease_ms=9_000), 950)
     view.answer(delivered("m1"), 1_000)
     assert line(view, 4_999).held == 1
     assert (line(view, 5_000).held, line(view, 5_000).oldest) == (0, None)
+
+
+def test_work_that_goes_on_keeps_a_message_and_settles_nothing() -> None:
+    view = QueueView(WINDOW)
+    view.answer(Bound(**WHO, number=1, backlog=1, lease_ms=4_000, session_ms=1, max_lease_ms=9_000), 950)
+    view.answer(delivered("m1"), 1_000)
+    view.request(SettleMessages(**WHO, messages=("m1", "never"), outcome="working"), 3_000)
+    assert (line(view, 6_999).held, line(view, 6_999).oldest, line(view, 6_999).settled) == (1, 5_999, 0)
+    assert line(view, 7_000).held == 0
 
 
 def test_a_consumer_that_leaves_or_is_lost_holds_nothing() -> None:

@@ -27,7 +27,7 @@ def test_what_a_consumer_says_is_read_as_it_was_written(record: queues.QueueRequ
 @pytest.mark.parametrize(
     "record",
     [
-        Bound("q", "A", 1, 1, 10, 60_000, 30_000),
+        Bound("q", "A", 1, 1, 10, 60_000, 30_000, 86_400_000),
         MessageDelivered("q", "A", 1, 2, "messages-0-7", "messages", 0, 7, 3, 1, "orders"),
         MessageDelivered("q", "A", 1, 4, "messages-0-7", "messages", 0, 7, 3, 1, "orders"),
         NotSettled("q", "A", 1, 3, "messages-0-7", "failed", "not-held"),

@@ -86,6 +86,7 @@ def test_durations_are_read_as_everywhere() -> None:
         ([{**ORDERS, "name": "a b"}], ["queues.0.name is 'a b'"]),
         ([{**ORDERS, "type": "private"}], ["queues.0.type is 'private'", "'exclusive' or 'shared'"]),
         ([{**ORDERS, "lease": 60}], ["queues.0.lease is 60", "such as 250ms"]),
+        ([{**ORDERS, "lease": "25h"}], ["max_lease", "set it to lease or more"]),
         ([{**ORDERS, "lease": "0s"}], ["queues.0.lease is '0s'", "longer than zero"]),
         ([{**ORDERS, "max_backlog": -1}], ["queues.0.max_backlog is -1", "must be 0 or more"]),
         ([{**ORDERS, "settler": "anybody"}], ["queues.0.settler is 'anybody'", "'sublet'"]),

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client import NotConnectedError, OutcomeNotEnabledError, QueueConsumer, QueueMessage
+from ackstream.client import (
+    NotConnectedError,
+    OutcomeNotEnabledError,
+    PreconditionNotMetError,
+    QueueConsumer,
+    QueueMessage,
+)
 from ackstream.settings.jobs import QueueSettings
 from ackstream.testing import QueueSystem
 from ackstream.testing.queue import AT_ONCE
@@ -40,6 +46,27 @@ def test_a_second_settlement_does_not_settle_the_next_delivery_of_the_message() 
     message.settle()
     again = next(iter(consumer))
     assert (again.id, again.count, system.depth) == (identity, 2, 1)
+
+
+def test_work_that_goes_on_keeps_a_message_up_to_the_limit_of_the_queue() -> None:
+    system = _system(lease="10s", max_lease="25s")
+    consumer = system.consumer(name="a")
+    system.publish(b"v")
+    message = next(iter(consumer))
+    for _ in range(3):
+        system.advance(8)
+        message.working()
+        assert consumer.receive() is None
+    system.advance(1)
+    again = consumer.receive()
+    assert again is not None
+    assert (again.count, system.now, consumer.statistics.refused) == (2, 25_000, 1)
+    again.settle()
+    with pytest.raises(PreconditionNotMetError):
+        again.working()
+    consumer.close()
+    with pytest.raises(NotConnectedError):
+        message.working()
 
 
 def test_a_message_whose_handler_always_fails_comes_back_with_time_and_publish_returns() -> None:

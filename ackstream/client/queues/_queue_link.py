@@ -128,6 +128,10 @@ class QueueLink:
         with self.changed:
             self._send(self._session.settle(delivery, outcome, monotonic_ms()))
 
+    def work_on(self, delivery: MessageDelivered) -> None:
+        with self.changed:
+            self._send(self._session.working(delivery, monotonic_ms()))
+
     def stop(self) -> None:
         """Hand out nothing more; the session is kept until :meth:`close`."""
         self.stopped.set()
@@ -287,7 +291,7 @@ class QueueLink:
         with self.changed:
             for one in deliveries:
                 if (content := contents.get(one.message)) is not None:
-                    message = QueueMessage.of(content, one, self._settle, self._lease_left)
+                    message = QueueMessage.of(content, one, self._settle, self._lease_left, self.work_on)
                     self._ready.append(message)
                     self._ready_bytes += message.size
                 elif one.partition in self._fetcher.offline:

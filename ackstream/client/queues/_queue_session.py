@@ -9,7 +9,7 @@ from math import inf
 import msgspec
 
 from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Session
-from ackstream.client.queues.queued_messages import FlowQos
+from ackstream.client.queues.queued_messages import FlowQos, settled_already
 from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
@@ -94,6 +94,8 @@ class QueueSession:
         """The deliveries that are not settled."""
         # when leases end: they begin with the report of the delivery, and anew with that of the handing out
         self._lease_ends: dict[str, int] = {}
+        # when the application got the messages, and when it last went on working
+        self._worked: dict[str, tuple[int, int]] = {}
         self._handed_out = self._reported_out = self._handings = 0
         self._batches, self._counts = batches, counts
         self._outcomes = {"accepted", *bind.outcomes}
@@ -133,14 +135,13 @@ class QueueSession:
             self._lease_ends.pop(record.message, None)
         else:
             self._counts["refused"] += 1
+            if record.outcome == "working" and record.reason != "max-lease" and record.message in self._lease_ends:
+                self._lease_ends[record.message] = now_ms
         return record
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome, now_ms: int) -> list[SettleMessages]:
         """Settle a delivery; return the records to send at once. A second time has no effect."""
-        if delivery.session != self._bind.session or self.over is not None:
-            raise NotConnectedError(
-                f"The session in which message {delivery.message} was delivered is over; it will be redelivered."
-            )
+        self._check_session(delivery)
         if outcome not in self._outcomes:
             raise OutcomeNotEnabledError(
                 f"Message {delivery.message} cannot be settled as {outcome}; name that outcome when you create the"
@@ -153,6 +154,24 @@ class QueueSession:
         self._counts[outcome] += 1
         return self._batches.add(delivery.message, now_ms, outcome)
 
+    def _check_session(self, delivery: MessageDelivered) -> None:
+        if delivery.session != self._bind.session or self.over is not None:
+            raise NotConnectedError(
+                f"The session in which message {delivery.message} was delivered is over; it will be redelivered."
+            )
+
+    def working(self, delivery: MessageDelivered, now_ms: int) -> list[SettleMessages]:
+        """Begin the lease of a delivery anew; return the records to send: at most one each third of a lease."""
+        self._check_session(delivery)
+        if self.held.get(delivery.message) is not delivery:
+            raise settled_already(delivery)
+        since, last = self._worked.get(delivery.message, (now_ms, now_ms))
+        if self.bound is None or not self.bound.lease_ms or now_ms - last < self.bound.lease_ms / ALIVE_PER_LEASE:
+            return []
+        self._worked[delivery.message] = since, now_ms
+        self._lease_ends[delivery.message] = min(now_ms + self.bound.lease_ms, since + self.bound.max_lease_ms)
+        return [SettleMessages(*self._identity, (delivery.message,), "working")]
+
     def hand_out(self, delivery: MessageDelivered, now_ms: int) -> list[queues.QueueRequest]:
         """Note that the application gets a delivery; return the records that Kafka should have before.
 
@@ -163,6 +182,7 @@ class QueueSession:
             return []
         self._since = self._since if self._news else now_ms
         self._handed_out = delivery.number
+        self._worked[delivery.message] = now_ms, now_ms
         self._handings += 1
         left = self.lease_left(delivery, now_ms)
         if self._handings.bit_count() == 1:
@@ -175,6 +195,7 @@ class QueueSession:
     def _forget(self, delivery: MessageDelivered) -> None:
         del self.held[delivery.message]
         self._lease_ends.pop(delivery.message, None)
+        self._worked.pop(delivery.message, None)
 
     def refuse(self, delivery: MessageDelivered) -> list[SettleMessages]:
         """Return the records to send about a delivery whose message cannot be read here: it is for others."""

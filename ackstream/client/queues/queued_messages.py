@@ -14,7 +14,7 @@ from ackstream.client.core.connection import Connection
 from ackstream.client.core.messages import Message
 from ackstream.client.reading import samples
 from ackstream.client.reading.samples import Sample
-from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
+from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError, PreconditionNotMetError
 from ackstream.kafka.reader import Place, TopicReader
 from ackstream.protocol.queues import MessageDelivered
 from ackstream.protocol.readers import SampleOutcome
@@ -36,6 +36,7 @@ class QueueMessage(Message):
     delivery: MessageDelivered
     _settle: Callable[[QueueMessage, SampleOutcome], None] = field(repr=False)
     _lease_left: Callable[[MessageDelivered], int | None] = field(repr=False)
+    _working: Callable[[MessageDelivered], None] = field(repr=False)
 
     @classmethod
     def of(
@@ -44,13 +45,15 @@ class QueueMessage(Message):
         delivery: MessageDelivered,
         settle: Callable[[QueueMessage, SampleOutcome], None],
         lease_left: Callable[[MessageDelivered], int | None],
+        working: Callable[[MessageDelivered], None],
     ) -> QueueMessage:
         """Return the delivery of a message that was fetched."""
         message = {each.name: getattr(content, each.name) for each in fields(Message)}
         if FOR_QUEUE in content.headers:
             # a copy that the application publishes is for all
             message["headers"] = {name: value for name, value in content.headers.items() if name != FOR_QUEUE}
-        return cls(**message, seq=content.seq, delivery=delivery, _settle=settle, _lease_left=lease_left)
+        calls: Any = {"_settle": settle, "_lease_left": lease_left, "_working": working}
+        return cls(**message, **calls, seq=content.seq, delivery=delivery)
 
     @property
     def id(self) -> str:
@@ -80,6 +83,24 @@ class QueueMessage(Message):
         :raises NotConnectedError: the session in which it was delivered is over; it is redelivered, here or elsewhere
         """
         self._settle(self, outcome)
+
+    def working(self) -> None:
+        """Report that the work goes on: the lease begins anew, up to ``max_lease`` of the queue since the handing out.
+
+        Call it as often as you like: a record is sent each third of a lease at most, and none without a lease. The
+        queue reports to ``on_refused`` when a lease has ended before, or may not last longer.
+
+        :raises PreconditionNotMetError: the message is settled, or was delivered again
+        :raises NotConnectedError: as of :meth:`settle`
+        """
+        self._working(self.delivery)
+
+
+def settled_already(delivery: MessageDelivered) -> PreconditionNotMetError:
+    """Return the error of work that goes on although its message is settled."""
+    return PreconditionNotMetError(
+        f"Delivery {delivery.count} of message {delivery.message} is settled, or its lease has ended: end the work."
+    )
 
 
 AckMode: TypeAlias = Literal["client", "auto", "auto-cancel"]

@@ -24,7 +24,7 @@ from ackstream.spark.records import LOOKS, excused, guarded, read_state, timed
 
 log = logging.getLogger(__name__)
 
-STATE_VERSION = 5
+STATE_VERSION, OLDEST_VERSION = 6, 5
 MAX_SUBJECT_BYTES = 64_000_000
 """Maximum bytes of the topics of all messages in a queue; its state has a hundred further bytes for each message."""
 
@@ -81,7 +81,10 @@ class Endpoint:
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
-        state = read_state(_EndpointState, STATE_VERSION, version, blob)
+        state = read_state(_EndpointState, STATE_VERSION, version, blob, oldest=OLDEST_VERSION)
+        for consumer in state.queue.consumers if version < STATE_VERSION else ():
+            # it had whether an application got a message, and not since when
+            consumer.held = {name: state.now if since is True else since for name, since in consumer.held.items()}
         self._now, self._sessions = state.now, state.sessions
         self._locations.update(state.locations)
         self._segments.load(state.segments)
@@ -220,9 +223,9 @@ class Endpoint:
         self._confirm(consumer, session)
 
     def _confirm(self, consumer: str, session: _Session) -> None:
-        granted, lease = self._queue.consumers[consumer].backlog, self._rules.lease
-        number = self._number(session)
-        self.answers.append(queues.Bound(self._name, consumer, session.id, number, granted, lease, self._session_ms))
+        granted, number = self._queue.consumers[consumer].backlog, self._number(session)
+        times = self._rules.lease, self._session_ms, self._rules.max_lease
+        self.answers.append(queues.Bound(self._name, consumer, session.id, number, granted, *times))
 
     def _hear(self, record: queues.Alive, session: _Session) -> None:
         """Deliver again the messages that a consumer reports as missing; a new number reveals further losses.

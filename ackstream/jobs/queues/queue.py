@@ -1,8 +1,8 @@
 """A work queue: each message goes to one consumer at a time until it is settled.
 
 Pure; the caller passes the time (milliseconds) and receives every delivery, return and exit as an event, in order.
-A lease begins with :meth:`Queue.receive`; a delivery counts, and the lease anew, when :meth:`Queue.hand_out` or a
-settlement shows that the application got it. Rules (:class:`QueueSettings`): brokers.md S18 to S25, A28 to A37.
+A lease begins with :meth:`Queue.receive`, anew with ``working``; a delivery counts, and the lease begins anew, when
+:meth:`Queue.hand_out` or a settlement shows that the application got it. Rules: brokers.md S18 to S25, A28 to A37.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from ackstream.jobs.queues.records import Cause, Event, EventKind
 from ackstream.jobs.queues.state import SEGMENT, Consumer, QueuedMessage, QueueState, Segments, choose
 from ackstream.protocol.dispositions import ExitReason, MessageDisposition
-from ackstream.protocol.queues import PREFETCH, Refusal, UnboundReason
+from ackstream.protocol.queues import PREFETCH, Refusal, Settlement, UnboundReason
 from ackstream.protocol.readers import SampleOutcome
 from ackstream.settings.jobs import QueueSettings
 
@@ -134,14 +134,14 @@ class Queue:
 
     def unbind(self, consumer: str, now: int, reason: UnboundReason) -> None:
         """Remove a consumer; the messages it holds return to their old positions."""
-        removed = self.consumers.pop(consumer, None)
+        removed = self.consumers.get(consumer)
+        for message in list(removed.held) if removed else ():
+            if (held := self.messages.get(message)) is not None:
+                self._give_back(held, consumer, Cause(now, reason))
+        self.consumers.pop(consumer, None)
         if not self.consumers:
             # an empty queue without bound consumers has no state
             self._turn = None
-        for message, handed_out in removed.held.items() if removed else ():
-            held = self.messages.get(message)
-            if held is not None:
-                self._give_back(held, consumer, Cause(now, reason), handed_out=bool(handed_out))
 
     # -- delivery ------------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Queue:
             if self.consumers and self.consumers.keys() <= message.unreadable:
                 self._wait_for_readers(message, now)
                 continue
-            consumers = list(self.consumers.values()) if message.barrier else self._chosen(message)
+            consumers = choose(message, self.consumers.values(), self._rules, self._turn)
             if not consumers and message.unreadable and len(passed) < PREFETCH:
                 # those who can read it are full: others may have room for those that follow
                 passed.append(heapq.heappop(self._waiting))
@@ -191,15 +191,6 @@ class Queue:
             heapq.heappop(self._waiting)
         return None
 
-    def _chosen(self, message: QueuedMessage) -> list[Consumer]:
-        total = self._rules.max_total_backlog
-        if total and sum(len(consumer.held) for consumer in self.consumers.values()) >= total:
-            return []
-        consumers = [consumer for consumer in self.consumers.values() if consumer.name not in message.unreadable]
-        candidates = consumers[:1] if self._rules.type == "exclusive" else consumers
-        chosen = choose(candidates, self._rules.fairness, self._turn)
-        return [chosen] if chosen else []
-
     def _deliver(self, message: QueuedMessage, consumer: Consumer, now: int) -> None:
         message.holders[consumer.name] = None
         message.deliveries += 1
@@ -213,17 +204,25 @@ class Queue:
         if held is not None and held.holders.get(consumer, 0) is None:
             self._lease(held, consumer, now)
 
-    def hand_out(self, consumer: str, message: str, now: int) -> None:
-        """Count the delivery of a message that the application of its consumer has got, and begin its lease anew."""
-        held = self.messages.get(message)
-        if held is not None and consumer in held.holders:
-            self.consumers[consumer].held[message] = True
-            self._lease(held, consumer, now)
+    def hand_out(self, consumer: str, message: str, now: int) -> Refusal | None:
+        """Count the delivery of a message that the application has got; begin its lease anew, or return why not."""
+        found = self.messages.get(message)
+        if found is None or consumer not in found.holders:
+            return None
+        held = self.consumers[consumer].held
+        held[message] = now if held[message] is None else held[message]
+        return self._lease(found, consumer, now)
 
-    def _lease(self, message: QueuedMessage, consumer: str, now: int) -> None:
-        if self._rules.lease:
-            message.holders[consumer] = now + self._rules.lease
-            heapq.heappush(self._timers, (now + self._rules.lease, message.id))
+    def _lease(self, message: QueuedMessage, consumer: str, now: int) -> Refusal | None:
+        end = now + self._rules.lease
+        if (since := self.consumers[consumer].held[message.id]) is not None:
+            end = min(end, since + self._rules.max_lease)
+        if end > (message.holders[consumer] or now):
+            message.holders[consumer] = end
+            heapq.heappush(self._timers, (end, message.id))
+        elif end < now + self._rules.lease:
+            return "max-lease"
+        return None
 
     def delay(self, message: str, until: int) -> None:
         """Deliver a message that waits not before a time."""
@@ -235,7 +234,7 @@ class Queue:
     # -- settlement ----------------------------------------------------------------------------------------------------
 
     def settle(
-        self, consumer: str, message: str, outcome: SampleOutcome, now: int, *, unavailable: bool = False
+        self, consumer: str, message: str, outcome: Settlement, now: int, *, unavailable: bool = False
     ) -> Refusal | None:
         """Apply a consumer's settlement of a message; return why it has no effect, or ``None`` if it has.
 
@@ -245,12 +244,14 @@ class Queue:
         settler = self.consumers.get(consumer)
         # before all else: the event of any settlement names the source of the message
         found = self.find(message)
-        if not (settler is None or outcome in settler.outcomes or unavailable):
+        working = outcome == "working" and not unavailable
+        if not (settler is None or outcome in settler.outcomes or working or unavailable):
             return "outcome-not-enabled"
         if found is None:
             if settler is not None and message in settler.held:
                 # delivered at most once: settling frees the backlog
-                del settler.held[message]
+                if not working:
+                    del settler.held[message]
                 return None
             # with any other outcome it stays in the queue that it will arrive in
             if self._rules.early and outcome == "accepted" and not unavailable:
@@ -258,22 +259,24 @@ class Queue:
                 if len(self._early) > MAX_EARLY:
                     del self._early[next(iter(self._early))]
             return "not-in-queue"
-        if consumer not in found.holders and self._rules.settler != "sublet":
+        who = "holder" if working else self._rules.settler
+        if consumer not in found.holders and who != "sublet":
             if found.holders:
                 return "held-by-another"
-            if self._rules.settler == "holder":
+            if who == "holder":
                 return "not-held"
-        self._apply(found, Cause(now, "unavailable" if unavailable else outcome, consumer))
-        return None
+        return self._apply(found, Cause(now, "unavailable" if unavailable else outcome, consumer))
 
-    def _apply(self, message: QueuedMessage, cause: Cause) -> None:
+    def _apply(self, message: QueuedMessage, cause: Cause) -> Refusal | None:
         consumer = str(cause.consumer)
+        if cause.reason == "working":
+            return self.hand_out(consumer, message.id, cause.at)
         if message.barrier and consumer in message.holders:
             self._give_back(message, consumer, cause)
         elif cause.reason == "unavailable":
             if consumer in message.holders:
                 message.unreadable |= {consumer}
-                self._give_back(message, consumer, cause, handed_out=False)
+                self._give_back(message, consumer, cause)
         elif cause.reason == "accepted":
             self._leave(message, cause, "settled", "accepted")
         elif cause.reason == "rejected":
@@ -283,18 +286,18 @@ class Queue:
             if self._rules.max_failures and message.failures >= self._rules.max_failures:
                 self._give_up(message, cause, "max-failures")
             else:
-                backoff = self._rules.backoff
-                delay = backoff.delay(message.failures) if backoff else 0
+                delay = self._rules.backoff.delay(message.failures) if self._rules.backoff else 0
                 for holder in list(message.holders) or [consumer]:
                     self._give_back(message, holder, cause, delay)
+        return None
 
-    def _give_back(
-        self, message: QueuedMessage, holder: str, cause: Cause, delay: int = 0, *, handed_out: bool = True
-    ) -> None:
+    def _give_back(self, message: QueuedMessage, holder: str, cause: Cause, delay: int = 0) -> None:
         if holder in message.holders:
             del message.holders[holder]
             self._report(message, cause.at, "returned", holder, None, cause.reason)
-            message.deliveries -= not handed_out
+            # any other settlement shows that the application of its holder got it
+            got = cause.consumer is not None or self.consumers[holder].held[message.id] is not None
+            message.deliveries -= not got or cause.reason == "unavailable"
         self._release(holder, message.id)
         if message.holders:
             return
@@ -346,8 +349,7 @@ class Queue:
                 continue
             cause = Cause(at, "lease")
             for consumer in [consumer for consumer, until in message.holders.items() if until == at]:
-                handed_out = self.consumers[consumer].held.get(name)
-                self._give_back(message, consumer, cause, handed_out=bool(handed_out))
+                self._give_back(message, consumer, cause)
             if not message.holders and message.expires_at == at and name in self.messages:
                 self._give_up(message, cause, "expired")
             elif message.not_before == at:
@@ -367,10 +369,8 @@ class Queue:
     @property
     def deadline(self) -> int | None:
         """When to call :meth:`dispatch` again; ``None`` if nothing is scheduled."""
-        times = [at for at, _ in self._timers[:1]]
-        if self._segments.next_time is not None:
-            times.append(self._segments.next_time)
-        return min(times, default=None)
+        times = (*(at for at, _ in self._timers[:1]), self._segments.next_time)
+        return min((at for at in times if at is not None), default=None)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -8,13 +8,12 @@ import msgspec
 from ackstream.observe.metrics import DEAD_LETTERS, FIGURES, QUEUE_DELIVERIES, QUEUE_LEFT, QUEUE_REDELIVERIES, Figures
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.queues import QueueAnswer, QueueRequest, Unbound, UnboundReason
-from ackstream.protocol.readers import SampleOutcome
+from ackstream.protocol.queues import QueueAnswer, QueueRequest, Settlement, Unbound, UnboundReason
 
 NAME = "queues"
 """The name of the job."""
 
-ReturnReason: TypeAlias = SampleOutcome | UnboundReason | Literal["lease", "unavailable"]
+ReturnReason: TypeAlias = Settlement | UnboundReason | Literal["lease", "unavailable"]
 EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
 
 

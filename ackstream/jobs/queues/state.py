@@ -8,7 +8,7 @@ when a message is settled that no consumer holds.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from itertools import compress
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from ackstream.jobs.queues.records import message_id
 from ackstream.protocol.readers import SampleOutcome
-from ackstream.settings.jobs import Fairness
+from ackstream.settings.jobs import QueueSettings
 
 Numbers = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -66,13 +66,14 @@ class MessageLocation(msgspec.Struct, array_like=True, gc=False):
 class Consumer(msgspec.Struct, array_like=True):
     """A bound consumer; a ``backlog`` of 0 is unlimited, and one that is ``stopped`` wants no messages.
 
-    :ivar held: its messages, in the order of their deliveries, and whether its application got them
+    :ivar held: its messages, in the order of their deliveries, and since when its application has them; in a state of
+        version 5 that is ``True``
     """
 
     name: str
     backlog: int
     outcomes: frozenset[SampleOutcome]
-    held: dict[str, bool | None] = {}
+    held: dict[str, int | bool | None] = {}
     stopped: bool = False
 
     @property
@@ -91,15 +92,24 @@ class QueueState(msgspec.Struct, array_like=True):
     turn: str | None
 
 
-def choose(consumers: Sequence[Consumer], fairness: Fairness, last: str | None) -> Consumer | None:
-    """Choose, of consumers in the order of their binds, that of the next message, if one has room (A37, AMPS-38)."""
+def choose(
+    message: QueuedMessage, bound: Collection[Consumer], rules: QueueSettings, last: str | None
+) -> list[Consumer]:
+    """Choose, of consumers in the order of their binds, that of a message, if one has room (A37, AMPS-38)."""
+    if message.barrier:
+        return list(bound)
+    if rules.max_total_backlog and sum(len(consumer.held) for consumer in bound) >= rules.max_total_backlog:
+        return []
+    consumers = [consumer for consumer in bound if consumer.name not in message.unreadable]
+    if rules.type == "exclusive":
+        del consumers[1:]
     turn = 0
-    if fairness == "round-robin":
+    if rules.fairness == "round-robin":
         turn = next((index for index, consumer in enumerate(consumers, 1) if consumer.name == last), 0)
     free = [consumer for consumer in (*consumers[turn:], *consumers[:turn]) if consumer.has_room]
-    if fairness == "proportional":
-        return min(free, key=lambda one: len(one.held) / one.backlog if one.backlog else 0.0, default=None)
-    return next(iter(free), None)
+    if rules.fairness == "proportional":
+        free.sort(key=lambda one: len(one.held) / one.backlog if one.backlog else 0.0)
+    return free[:1]
 
 
 # -- segments ----------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Service:
             self.answers.append(Unbound("q", "A", record.session, "replaced"))
         if isinstance(record, Bind) and record.session != self.session:
             self.session = record.session
-            self.answers.append(Bound("q", "A", self.session, 1, self.backlog, self.lease_ms, self.session_ms))
+            self.answers.append(Bound("q", "A", self.session, 1, self.backlog, self.lease_ms, self.session_ms, 60_000))
         failure = self.failures.popleft() if self.failures and isinstance(record, SettleMessages) else None
         return SimpleNamespace(
             get=lambda **_: None,
@@ -391,6 +391,33 @@ def test_a_settlement_is_repeated_until_kafka_has_it(
     assert message is not None
     message.settle(outcome)
     eventually(lambda: len(service.settled(outcome)) == 3, "the settlement that is stored")
+    assert consumer.alive
+
+
+@pytest.mark.parametrize("mode", ["client", "auto"])
+def test_a_handler_reports_from_any_thread_that_it_goes_on(
+    service: Service, consume: Callable[..., QueueConsumer], mode: Any
+) -> None:
+    service.lease_ms = 30
+    service.failures.append(KafkaTimeoutError("120 s"))
+    done = threading.Event()
+
+    def work(message: QueueMessage) -> None:
+        def report() -> bool:
+            message.working()
+            return len(service.settled("working")) >= 3
+
+        threads = [threading.Thread(target=eventually, args=(report, "reports of work")) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        done.set()
+
+    consumer = consume(handler=work, mode=mode)
+    service.deliver(2)
+    assert done.wait(PATIENCE_SECONDS)
+    assert set(service.settled("working")) == {"m2"}
     assert consumer.alive
 
 

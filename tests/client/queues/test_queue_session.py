@@ -7,7 +7,7 @@ import pytest
 
 from ackstream.client.queues._queue_session import MAX_MISSING, AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import AckMode, FlowQos, after_handler, takes_call
-from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
+from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError, PreconditionNotMetError
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 BIND = Bind("q", "A", 7, None, ("failed",))
-BOUND = Bound("q", "A", 7, 1, 10, 0, 30_000)
+BOUND = Bound("q", "A", 7, 1, 10, 0, 30_000, 60_000)
 
 
 def _delivered(number: int, message: str = "m", count: int = 1, **more: Any) -> MessageDelivered:
@@ -118,7 +118,7 @@ def test_acceptances_are_sent_together_and_failures_alone_and_at_once() -> None:
 
 def test_a_batch_shrinks_to_the_granted_backlog() -> None:
     delivery = _delivered(2)
-    session = _session(Bound("q", "A", 7, 1, 1, 0, 30_000), delivery, ack_batch=10)
+    session = _session(Bound("q", "A", 7, 1, 1, 0, 30_000, 60_000), delivery, ack_batch=10)
     assert session.settle(delivery, "accepted", 0) == [SettleMessages("q", "A", 7, ("m",))]
 
 
@@ -166,7 +166,7 @@ def test_a_second_settlement_does_not_settle_the_next_delivery_of_the_message() 
 
 
 def _leasing() -> QueueSession:
-    session = _session(Bound("q", "A", 7, 1, 10, 5_000, 30_000))
+    session = _session(Bound("q", "A", 7, 1, 10, 5_000, 30_000, 60_000))
     _due(session, 0)
     return session
 
@@ -192,6 +192,59 @@ def test_a_lease_begins_anew_with_the_report_that_the_message_was_handed_out() -
     at_once = [session.hand_out(one, 2_000) for one in deliveries[:5]] + [session.hand_out(deliveries[5], 3_000)]
     assert [bool(records) for records in at_once] == [True, True, False, True, False, True]
     assert [session.lease_left(one, 3_000) for one in deliveries] == [4_000] * 4 + [5_000] * 2
+
+
+def _working() -> list[SettleMessages]:
+    return [SettleMessages("q", "A", 7, ("m",), "working")]
+
+
+def test_work_that_goes_on_is_reported_each_third_of_a_lease_up_to_the_limit_of_the_queue() -> None:
+    session, delivery = _leasing(), _delivered(2)
+    session.receive(delivery, 0)
+    session.hand_out(delivery, 1_000)
+    reports = {
+        at: session.lease_left(delivery, at) for at in range(1_000, 66_000, 100) if session.working(delivery, at)
+    }
+    assert list(reports)[:3] == [2_700, 4_400, 6_100]
+    assert len(reports) == 38
+    limit = 1_000 + 60_000
+    assert all(left == min(5_000, max(0, limit - at)) for at, left in reports.items()), "no more than the queue grants"
+
+
+def test_work_without_a_lease_is_not_reported() -> None:
+    session, delivery = _session(BOUND), _delivered(2)
+    session.receive(delivery, 0)
+    session.hand_out(delivery, 0)
+    assert session.working(delivery, 60_000) == []
+
+
+def test_work_on_what_is_settled_or_was_delivered_in_a_session_that_is_over_is_an_error() -> None:
+    session, first, again = _leasing(), _delivered(2), _delivered(3, count=2)
+    session.receive(first, 0)
+    session.receive(again, 0)
+    session.hand_out(again, 0)
+    with pytest.raises(PreconditionNotMetError, match="of message m is settled, or its lease has ended"):
+        session.working(first, 4_000)
+    assert session.working(again, 4_000) == _working()
+    session.settle(again, "accepted", 5_000)
+    with pytest.raises(PreconditionNotMetError, match="of message m is settled, or its lease has ended"):
+        session.working(again, 8_000)
+    session.receive(Unbound("q", "A", 7, "lost"))
+    with pytest.raises(NotConnectedError):
+        session.working(again, 9_000)
+
+
+@pytest.mark.parametrize(("reason", "left"), [("not-held", 0), ("held-by-another", 0), ("max-lease", 4_500)])
+def test_a_lease_that_could_not_begin_anew_has_ended_unless_it_is_at_its_limit(reason: Any, left: int) -> None:
+    session, delivery = _leasing(), _delivered(2)
+    session.receive(delivery, 0)
+    session.hand_out(delivery, 0)
+    assert session.working(delivery, 2_000) == _working()
+    refused = NotSettled("q", "A", 7, 3, "m", "working", reason)
+    assert session.receive(refused, 2_500) == refused
+    assert session.lease_left(delivery, 2_500) == left
+    session.receive(NotSettled("q", "A", 7, 4, "other", "working", reason), 2_500)
+    assert session.lease_left(_delivered(5, "other"), 2_500) == 5_000
 
 
 def test_what_was_accepted_before_a_message_that_ends_its_process_is_settled_soon() -> None:
@@ -245,7 +298,7 @@ def test_everything_is_counted() -> None:
 def _flow(backlog: int = 0, **flow: Any) -> QueueSession:
     session = _new_session(flow=FlowQos(**flow))
     _due(session, 0)
-    session.receive(Bound("q", "A", 7, 1, backlog, 0, 30_000))
+    session.receive(Bound("q", "A", 7, 1, backlog, 0, 30_000, 60_000))
     _due(session, 5_000)
     return session
 
@@ -302,7 +355,7 @@ def test_a_delivery_that_did_not_arrive_is_reported_at_once_and_once() -> None:
 def test_a_bound_that_is_repeated_shows_that_the_last_delivery_did_not_arrive() -> None:
     session = _flow()
     session.receive(_delivered(2), 6_000)
-    assert session.receive(Bound("q", "A", 7, 4, 0, 0, 30_000), 6_001) is None
+    assert session.receive(Bound("q", "A", 7, 4, 0, 0, 30_000, 60_000), 6_001) is None
     assert _due(session, 6_001) == [Alive("q", "A", 7, 4, (3,))]
 
 

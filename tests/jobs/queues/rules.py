@@ -6,7 +6,7 @@ from typing import Any
 
 from ackstream.settings.jobs import QueueBackoff, QueueSettings
 
-DURATIONS = ("lease_ms", "max_ttl_ms", "early_ms")
+DURATIONS = ("lease_ms", "max_lease_ms", "max_ttl_ms", "early_ms")
 
 
 def solace(*, max_redelivery: int = 0, redelivery_enabled: bool = True, **rules: Any) -> QueueSettings:

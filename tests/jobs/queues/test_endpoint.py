@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.queues.endpoint import MAX_TTL_MS, PIECE, STATE_VERSION, Endpoint
+from ackstream.jobs.queues.endpoint import MAX_TTL_MS, OLDEST_VERSION, PIECE, STATE_VERSION, Endpoint
 from ackstream.jobs.queues.queue import STEP_MS, UNREADABLE_MS, Queue
 from ackstream.jobs.queues.records import Arrival, ConsumerReport, answer_unknown
 from ackstream.jobs.queues.state import SEGMENT
@@ -23,7 +23,7 @@ from tests.jobs.queues.rules import amps, backoff, solace
 if TYPE_CHECKING:
     from ackstream.settings.jobs import QueueSettings
 
-SESSION = 30_000
+SESSION, DAY = 30_000, 86_400_000
 LOOK = SESSION // LOOKS
 BARRIER = 7
 """The number of the message that is one, of those that laws are tried with."""
@@ -97,7 +97,7 @@ def test_a_bind_is_answered_with_the_granted_backlog_then_messages_follow() -> N
     service = Service(amps(max_backlog=3, lease_ms=60_000))
     answers = service.batch((10, 1), (11, _bind(backlog=10)), (12, 2))
     assert answers == [
-        Bound("q", "A", 1, 1, 3, 60_000, SESSION),
+        Bound("q", "A", 1, 1, 3, 60_000, SESSION, DAY),
         MessageDelivered("q", "A", 1, 2, "m-1-0", "m", 1, 0, 5, 1, "orders"),
         MessageDelivered("q", "A", 1, 3, "m-2-0", "m", 2, 0, 5, 1, "orders"),
     ]
@@ -115,7 +115,7 @@ def test_a_backlog_that_no_state_could_hold_is_unreadable() -> None:
 def test_a_repeated_bind_is_answered_again_and_changes_nothing() -> None:
     service = Service(solace())
     service.batch((1, 1), (2, _bind()))
-    assert service.batch((3, _bind())) == [Bound("q", "A", 1, 3, 255, 0, SESSION)]
+    assert service.batch((3, _bind())) == [Bound("q", "A", 1, 3, 255, 0, SESSION, DAY)]
 
 
 def test_each_message_leaves_once_with_a_row_for_each_step() -> None:
@@ -206,7 +206,7 @@ def test_a_second_consumer_of_a_name_takes_over_and_the_first_is_unbound() -> No
     answers = service.batch((1, _bind(session=2)), (2, _settle(1)))
     assert answers == [
         Unbound("q", "A", 1, "replaced"),
-        Bound("q", "A", 2, 1, 255, 0, SESSION),
+        Bound("q", "A", 2, 1, 255, 0, SESSION, DAY),
         MessageDelivered("q", "A", 2, 2, "m-1-0", "m", 1, 0, 5, 1, "orders"),
         Unbound("q", "A", 1, "replaced"),
     ]
@@ -220,6 +220,9 @@ def test_a_second_consumer_of_a_name_takes_over_and_the_first_is_unbound() -> No
         (solace(), _bind(backlog=1), _settle(2), "not-held"),
         (solace(), _bind(), _settle(3), "not-in-queue"),
         (amps(settler="strict", max_backlog=9), _bind(), _settle(1, consumer="B"), "held-by-another"),
+        (amps(max_backlog=9), _bind(), _settle(1, consumer="B", outcome="working"), "held-by-another"),
+        (amps(settler="strict"), _bind(), _settle(2, outcome="working"), "not-held"),
+        (amps(early_ms=9_000), _bind(), _settle(3, outcome="working"), "not-in-queue"),
     ],
 )
 def test_a_settlement_without_effect_is_answered_and_recorded(
@@ -240,6 +243,47 @@ def test_anybody_may_settle_where_the_queue_allows_it() -> None:
     service.batch((0, 1), (1, _bind()))
     assert service.batch((2, _settle(1, consumer="B", session=0))) == []
     assert service.happened("event", "consumer", "reason")[-1] == ("left", "B", "accepted")
+
+
+def test_only_a_bound_holder_goes_on_working() -> None:
+    service = Service(amps())
+    service.batch((0, 1), (1, _bind()))
+    (answer,) = service.batch((2, _settle(1, consumer="B", session=0, outcome="working")))
+    assert answer == NotSettled("q", "B", 0, 0, "m-1-0", "working", "held-by-another")
+
+
+def test_work_that_goes_on_begins_the_lease_anew_up_to_its_limit_since_the_application_got_the_message() -> None:
+    service = Service(amps(lease_ms=1_000, max_lease_ms=2_000))
+    service.batch((0, 1), (0, _bind()))
+    service.batch((500, Alive("q", "A", 1, received=2, handed_out=2)))
+    for at in (1_499, 2_498):
+        assert service.batch((at, _settle(1, outcome="working"))) == []
+    refused = NotSettled("q", "A", 1, 3, "m-1-0", "working", "max-lease")
+    assert service.batch((2_499, _settle(1, outcome="working"))) == [refused]
+    assert service.told(watermark=2_499) == []
+    assert service.told(watermark=2_500) == [("A", "1", 2)]
+    assert service.happened("event", "at", "outcome", "reason")[1:-1] == [
+        ("refused", 2_499, "working", "max-lease"),
+        ("returned", 2_500, None, "lease"),
+    ]
+
+
+def test_work_shows_that_an_application_got_the_message_and_may_be_reported_twice_at_a_time() -> None:
+    service = Service(amps(lease_ms=1_000, max_lease_ms=1_000))
+    service.batch((0, 1), (0, _bind()))
+    assert service.batch((100, _settle(1, 1, outcome="working"))) == []
+    # as the report that it was handed out, which may come later, begins no longer lease
+    service.batch((600, Alive("q", "A", 1, received=2, handed_out=2)))
+    assert service.told(watermark=1_100) == [("A", "1", 2)]
+
+
+@pytest.mark.parametrize("rules", [solace(), amps(at_most_once=True, lease_ms=1_000)])
+def test_work_on_a_message_without_a_lease_changes_nothing(rules: QueueSettings) -> None:
+    service = Service(rules)
+    service.batch((0, 1), (0, 2), (0, _bind(backlog=1)))
+    events = list(service.events)
+    assert service.batch((1, _settle(1, outcome="working"))) == []
+    assert service.events == events, "its consumer has no room for the next one yet"
 
 
 def test_a_lease_ends_by_itself_and_the_message_goes_to_another() -> None:
@@ -376,12 +420,12 @@ STATE = (
     b"\xa1A\xa5m-4-0\x98\xa1m\x04\x00\x05\xa6orders\x04\x00\xc0\x95\x94\x9b\xa5m-1-0\x01\xc0\xc3\xc2\x01\x01\xcd"
     b"\x04\x06\x80\x90\x00\x9b\xa5m-2-0\x02\xc0\xc2\xc2\x01\x00\x00\x81\xa1A\xcd\xea~\x90\x00\x9b\xa5m-3-0\x03"
     b"\xce\x00\x01_\x93\xc3\xc2\x01\x00\x00\x81\xa1A\xcd\xea~\x90\x00\x9b\xa5m-4-0\x04\xc0\xc3\xc3\x00\x00\x00"
-    b"\x80\x90\x00\x91\x95\xa1A\x02\x92\xa6failed\xa8accepted\x82\xa5m-2-0\xc0\xa5m-3-0\xc0\xc2\x81\xa5m-9-0\xce"
+    b"\x80\x90\x00\x91\x95\xa1A\x02\x92\xa6failed\xa8accepted\x82\xa5m-2-0\xc0\xa5m-3-0\x0a\xc2\x81\xa5m-9-0\xce"
     b"\x05&\\\x1e\x04\xa1A\x90"
 )
-"""At 30 ms: A (session 7, backlog 2) holds 2 and 3 until 60,010; 1 failed once and is delayed until 1,030; 2 may not
-become a dead letter; 3 expires at 90,003; 4 is a barrier; 9 was settled before it arrived. Answer 6 is the delivery of
-2, which A has not reported as received."""
+"""At 30 ms: A (session 7, backlog 2) holds 2 and 3 until 60,030, and its application has 3 since 10; 1 failed once and
+is delayed until 1,030; 2 may not become a dead letter; 3 expires at 90,003; 4 is a barrier; 9 was settled before it
+arrived. Answer 6 is the delivery of 2, which A has not reported as received."""
 
 
 def _state(blob: bytes) -> Any:
@@ -409,6 +453,19 @@ def test_a_checkpoint_continues() -> None:
     assert service.timeout == 1_060 + LOOK
 
 
+def test_a_checkpoint_of_the_release_before_continues() -> None:
+    """It had whether an application got a message, and not since when: since its last batch, as far as is known."""
+    got, since = b"\xa5m-3-0\xc3", b"\xa5m-3-0\x1e"
+    former = STATE.replace(b"\xa5m-3-0\x0a", got)
+    endpoint = Endpoint(amps(lease_ms=60_000, max_backlog=2), SESSION)
+    endpoint.load(STATE_VERSION - 1, former)
+    version, blob = endpoint.dump() or (0, b"")
+    assert (version, _state(blob)) == (STATE_VERSION, _state(former.replace(got, since)))
+    service = Service(amps(lease_ms=60_000, max_lease_ms=61_000, max_backlog=2), state=(STATE_VERSION - 1, former))
+    service.batch(*((at, _settle(3, session=7, outcome="working")) for at in range(10_000, 80_000, 10_000)))
+    assert ("m-3-0", 61_030, "lease") in service.happened("message", "at", "reason")
+
+
 def test_what_is_received_stays_in_the_queue() -> None:
     """SOL-18."""
     service = Service(solace())
@@ -431,7 +488,7 @@ def test_a_later_number_shows_whether_the_last_delivery_was_lost() -> None:
     """SOL-19 at the pace of batches: a sign of life without a delivery is answered, and not taken for a loss."""
     service = Service(solace())
     service.batch((0, 1), (1, _bind()))
-    again = Bound("q", "A", 1, 3, 255, 0, SESSION)
+    again = Bound("q", "A", 1, 3, 255, 0, SESSION, DAY)
     assert service.batch((10_001, Alive("q", "A", 1, received=1))) == [again]
     copy, _ = service.batch((10_002, Alive("q", "A", 1, received=3, missing=(2,))))
     assert (copy.number, copy.message, copy.count) == (4, "m-1-0", 1)
@@ -507,9 +564,9 @@ def test_rules_may_change_between_starts_and_apply_to_what_is_in_the_queue() -> 
     assert service.batch(watermark=5_004) == [MessageDelivered("q", "A", 1, 6, "m-5-0", "m", 5, 0, 5, 2, "orders")]
 
 
-@pytest.mark.parametrize("version", [STATE_VERSION - 1, STATE_VERSION + 1])
+@pytest.mark.parametrize("version", [OLDEST_VERSION - 1, STATE_VERSION + 1])
 def test_a_state_of_an_unknown_version_is_refused(version: int) -> None:
-    with pytest.raises(ValueError, match=f"version {version}; this release reads version 5"):
+    with pytest.raises(ValueError, match=f"version {version}; this release reads version 6"):
         Endpoint(solace(), SESSION).load(version, b"")
 
 
@@ -534,7 +591,7 @@ records = st.one_of(
     st.builds(lambda name, session: Unbind("q", name, session), consumers, st.integers(1, 2)),
     st.builds(
         lambda message, name, session, outcome: _settle(message, consumer=name, session=session, outcome=outcome),
-        st.integers(1, 9), consumers, st.integers(1, 2), st.sampled_from(("accepted", *ALL)),
+        st.integers(1, 9), consumers, st.integers(1, 2), st.sampled_from(("accepted", "working", *ALL)),
     ),
     st.none(),
 )  # fmt: skip
@@ -542,7 +599,7 @@ rules = st.sampled_from(
     [
         solace(max_backlog=2),
         solace(max_redelivery=2, backoff=backoff(2_000, 200, 9_000), max_ttl_ms=60_000),
-        amps(lease_ms=7_000, max_backlog=2, early_ms=20_000),
+        amps(lease_ms=7_000, max_lease_ms=12_000, max_backlog=2, early_ms=20_000),
         amps(settler="strict", max_deliveries=3, max_failures=2, fairness="fast"),
         solace(exclusive=True),
         amps(at_most_once=True),

@@ -16,10 +16,12 @@ from tests.jobs.queues.recording import RecordingQueue
 from tests.jobs.queues.rules import amps, backoff, solace
 
 if TYPE_CHECKING:
+    from ackstream.protocol.queues import Settlement
     from ackstream.protocol.readers import SampleOutcome
     from ackstream.settings.jobs import QueueSettings
 
 ALL: tuple[SampleOutcome, ...] = ("accepted", "failed", "rejected")
+SETTLEMENTS: tuple[Settlement, ...] = (*ALL, "working")
 
 
 def _queue(rules: QueueSettings, *messages: str, consumers: str = "A") -> RecordingQueue:
@@ -336,8 +338,8 @@ steps = st.lists(
         st.tuples(st.just("enqueue"), st.integers(1, 9), st.just("")),
         st.tuples(st.just("bind"), st.sampled_from("AB"), st.just("")),
         st.tuples(st.just("unbind"), st.sampled_from("AB"), st.just("")),
-        st.tuples(st.sampled_from(ALL), st.integers(1, 9), st.sampled_from("AB")),
-        st.tuples(st.just("wait"), st.integers(1, 3_000), st.just("")),
+        st.tuples(st.sampled_from(SETTLEMENTS), st.integers(1, 9), st.sampled_from("AB")),
+        st.tuples(st.just("wait"), st.integers(1, 3_000) | st.integers(1, 600), st.just("")),
     ),
     max_size=60,
 )
@@ -345,7 +347,7 @@ rules = st.sampled_from(
     [
         solace(max_backlog=2),
         solace(max_redelivery=1, backoff=backoff(100, 200, 900), max_ttl_ms=4_000),
-        amps(lease_ms=700, max_backlog=2, early_ms=0),
+        amps(lease_ms=700, max_lease_ms=1_500, max_backlog=2, early_ms=0),
         amps(settler="strict", max_deliveries=3, max_failures=2, early_ms=0),
         solace(exclusive=True),
     ]
@@ -357,6 +359,7 @@ def test_a_message_has_one_holder_and_leaves_once_and_none_is_lost(rule: QueueSe
     queue = RecordingQueue(rule)
     queued: set[str] = set()
     deliveries: dict[str, int] = {}
+    got: dict[str, int] = {}
     now = 0
     for op, subject, consumer in taken:
         if op == "enqueue" and str(subject) not in queued:
@@ -368,15 +371,18 @@ def test_a_message_has_one_holder_and_leaves_once_and_none_is_lost(rule: QueueSe
             queue.unbind(subject, now, "closed")
         elif op == "wait":
             now += subject
-        elif op in ALL and consumer in queue.consumers:
+        elif op in SETTLEMENTS and consumer in queue.consumers:
             queue.settle(consumer, str(subject), op, now)
         for delivery in queue.dispatched(now):
+            got[delivery.message] = now
             deliveries[delivery.message] = deliveries.get(delivery.message, 0) + 1
             assert deliveries[delivery.message] == delivery.count
             assert delivery.message in queue, "nothing that has left is delivered"
         held = [message for one in queue.consumers.values() for message in one.held]
         assert len(held) == len(set(held))
         assert {message for message in queue if queue[message].holders} == set(held)
+        ends = {message: list(queue[message].holders.values()) for message in held if rule.lease}
+        assert all(now < end <= got[message] + rule.max_lease for message, (end,) in ends.items() if end)
         assert all(len(one.held) <= one.backlog for one in queue.consumers.values() if one.backlog)
         left = [exit_.message for exit_ in queue.exits]
         assert len(left) == len(set(left))
@@ -393,7 +399,7 @@ def _take(queue: RecordingQueue, step: tuple[Any, Any, Any], now: int) -> list[A
         queue.bind(subject, now, outcomes=ALL)
     elif op == "unbind":
         queue.unbind(subject, now, "closed")
-    elif op in ALL and consumer in queue.consumers:
+    elif op in SETTLEMENTS and consumer in queue.consumers:
         answer = queue.settle(consumer, str(subject), op, now)
     queue.dispatch(now)
     seen = [answer, *queue.events]

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackstream.jobs.queues.records import Arrival, ConsumerReport, coordinates
-from ackstream.jobs.queues.state import Consumer, choose
+from ackstream.jobs.queues.state import Consumer, QueuedMessage, choose
 from ackstream.spark.records import timed
+from tests.jobs.queues.rules import amps
 
 if TYPE_CHECKING:
     from ackstream.settings.jobs import Fairness
@@ -37,8 +38,9 @@ def test_who_gets_the_next_message(
     load: dict[str, tuple[int, int]], fairness: Fairness, last: str | None, chosen: str | None
 ) -> None:
     consumers = [_consumer(name, *entry) for name, entry in load.items()]
-    found = choose(consumers, fairness, last)
-    assert (found.name if found else None) == chosen
+    message = QueuedMessage("m", 1, None, eligible=True, barrier=False)
+    found = choose(message, consumers, amps(fairness=fairness), last)
+    assert [one.name for one in found] == ([] if chosen is None else [chosen])
 
 
 def _said(timestamp: int, partition: int, offset: int) -> ConsumerReport:

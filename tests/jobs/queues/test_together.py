@@ -28,8 +28,8 @@ STEP_MS, WORK_MS = 500, 1_000
 class Worker:
     """A ``QueueConsumer`` as the page has it, with a handler of a second, but for its threads."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.name = world, name
+    def __init__(self, world: World, name: str, work_ms: int = WORK_MS) -> None:
+        self.world, self.name, self._work_ms = world, name, work_ms
         self.counts: Counter[str] = Counter()
         self.handled: list[str] = []
         self._number = 0
@@ -63,13 +63,15 @@ class Worker:
         if self._busy is not None and now >= self._busy[0]:
             self.world.send(self.session.settle(self._busy[1], "accepted", now))
             self._busy = None
+        if self._busy is not None:
+            self.world.send(self.session.working(self._busy[1], now))
         while self._ready and self.session.expire(self._ready[0], now):
             self._ready.popleft()
         if self._busy is None and self._ready:
             delivery = self._ready.popleft()
             self.world.send(self.session.hand_out(delivery, now))
             self.handled.append(delivery.message)
-            self._busy = now + WORK_MS, delivery
+            self._busy = now + self._work_ms, delivery
 
 
 class World:
@@ -78,6 +80,7 @@ class World:
     def __init__(self, messages: int = 1_000, *, behind_ms: int = 0) -> None:
         self.now = 0
         self.events: list[Event] = []
+        self.sent: Counter[str] = Counter()
         self.workers: dict[str, Worker] = {}
         self.kafka_away = self.job_away = False
         self._arrivals = [Arrival(0, "messages", 0, number, 0, "orders/new") for number in range(messages)]
@@ -89,6 +92,8 @@ class World:
         self._endpoint = Endpoint(RULES, SESSION_MS)
 
     def send(self, records: Iterable[queues.QueueRequest]) -> None:
+        records = list(records)
+        self.sent.update(type(record).__name__ for record in records)
         self._waiting += records
 
     def run(self, seconds: int) -> None:
@@ -168,6 +173,22 @@ def test_a_job_that_is_behind_by_more_than_a_lease_gives_nothing_up_and_delivers
     assert sorted(Counter(worker.handled).values()) == [1] * 20
     assert {event.reason for event in world.events if event.event == "left"} == {"accepted"}
     assert worker.counts["expired"] == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_work_of_many_leases_is_done_once_if_it_reports_that_it_goes_on(*, restarted: bool) -> None:
+    world = World(2)
+    lease, leases = RULES.lease, 10
+    worker = world.workers["packer-1"] = Worker(world, "packer-1", work_ms=leases * lease)
+    world.workers["packer-2"] = Worker(world, "packer-2")
+    world.run(lease // 1_000)
+    if restarted:
+        world.restart_job()
+    world.run((leases + 1) * lease // 1_000)
+    assert sorted(worker.handled + world.workers["packer-2"].handled) == ["messages-0-0", "messages-0-1"]
+    assert [event.reason for event in world.events if event.event == "left"] == ["accepted"] * 2
+    # two settlements, and at most three reports of work a lease
+    assert leases < world.sent["SettleMessages"] <= 2 + 3 * leases
 
 
 def test_a_second_worker_that_is_started_for_a_backlog_has_its_share() -> None:
