@@ -213,7 +213,8 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
 class AsyncQueueConsumer(AsyncIteration[sdk.QueueMessage], AsyncClient[sdk.QueueConsumer]):
     """The twin of :class:`QueueConsumer`: ``async for message in consumer``, or a coroutine function as ``handler``.
 
-    Where the library settles, a message is accepted when the next one is asked for. ``message.settle`` does not wait.
+    Where the library settles, a message is accepted when the next one is asked for. ``message.settle`` and
+    ``message.working`` do not wait.
     """
 
     @takes(options.QueueOptions, awaits=True)

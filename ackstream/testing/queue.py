@@ -30,8 +30,8 @@ class QueueSystem(VirtualTime):
     """One work queue, its messages and its consumers; for one thread.
 
     A message is delivered when it is published, or when its consumer has room again; handlers run at once.
-    Supported: deliveries, outcomes, leases, delays, limits of deliveries and failures, times to live, dead letters,
-    fairness and exclusive queues.
+    Supported: deliveries, outcomes, leases, work that goes on, delays, limits of deliveries and failures,
+    times to live, dead letters, fairness and exclusive queues.
     Not supported: sessions that end because a consumer is silent, ``ack_batch``, transport acks, barriers.
 
     :ivar events: the events of messages, as rows of the table ``queue_events``

@@ -169,8 +169,12 @@ class QueueSession:
         if self.bound is None or not self.bound.lease_ms or now_ms - last < self.bound.lease_ms / ALIVE_PER_LEASE:
             return []
         self._worked[delivery.message] = since, now_ms
-        self._lease_ends[delivery.message] = min(now_ms + self.bound.lease_ms, since + self.bound.max_lease_ms)
+        self._begin_lease(delivery.message, self.bound, now_ms)
         return [SettleMessages(*self._identity, (delivery.message,), "working")]
+
+    def _begin_lease(self, message: str, bound: Bound, now_ms: int) -> None:
+        since, _ = self._worked.get(message, (now_ms, now_ms))
+        self._lease_ends[message] = min(now_ms + bound.lease_ms, since + bound.max_lease_ms)
 
     def hand_out(self, delivery: MessageDelivered, now_ms: int) -> list[queues.QueueRequest]:
         """Note that the application gets a delivery; return the records that Kafka should have before.
@@ -256,12 +260,10 @@ class QueueSession:
         received = self._received
         handed_out = min(self._handed_out, received)
         if self.bound is not None and self.bound.lease_ms:
-            end = now_ms + self.bound.lease_ms
             for message, delivery in self.held.items():
-                if self._reported_out < delivery.number <= handed_out:
-                    self._lease_ends[message] = end
-                elif delivery.number <= received:
-                    self._lease_ends.setdefault(message, end)
+                got = self._reported_out < delivery.number <= handed_out
+                if got or (delivery.number <= received and message not in self._lease_ends):
+                    self._begin_lease(message, self.bound, now_ms)
         self._unreported, self._reported_stop, self._reported_out = 0, self.stopped, handed_out
         sign = Alive(*self._identity, received, missing, self.stopped, handed_out)
         if missing:

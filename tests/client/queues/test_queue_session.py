@@ -211,6 +211,17 @@ def test_work_that_goes_on_is_reported_each_third_of_a_lease_up_to_the_limit_of_
     assert all(left == min(5_000, max(0, limit - at)) for at, left in reports.items()), "no more than the queue grants"
 
 
+def test_a_late_report_of_the_handing_out_makes_no_lease_longer_than_the_queue_grants() -> None:
+    session = _session(Bound("q", "A", 7, 1, 10, 1_500, 30_000, 1_500))
+    first, second, third = (_delivered(number, f"m{number}") for number in (2, 3, 4))
+    for one in (first, second, third):
+        session.receive(one, 0)
+        session.hand_out(one, 0)
+    assert session.working(third, 600) != []
+    session.report(1_000)
+    assert session.lease_left(third, 1_000) == 500
+
+
 def test_work_without_a_lease_is_not_reported() -> None:
     session, delivery = _session(BOUND), _delivered(2)
     session.receive(delivery, 0)
