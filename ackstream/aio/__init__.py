@@ -213,8 +213,7 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
 class AsyncQueueConsumer(AsyncIteration[sdk.QueueMessage], AsyncClient[sdk.QueueConsumer]):
     """The twin of :class:`QueueConsumer`: ``async for message in consumer``, or a coroutine function as ``handler``.
 
-    Where the library settles, a message is accepted when the next one is asked for. ``message.settle`` and
-    ``message.working`` do not wait.
+    Where the library settles, a message is accepted when the next one is asked for. Methods of a message do not wait.
     """
 
     @takes(options.QueueOptions, awaits=True)
