@@ -1,6 +1,6 @@
 """The thread of a receiving client: it reads, calls the handler, answers and commits.
 
-While a handler of a member of a group works, a second thread polls in its place: the group rebalances meanwhile.
+While a handler is slow, a second thread polls in its place: the group rebalances, and cancellations are noticed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ log = logging.getLogger(__name__)
 AHEAD_SECONDS = 1.0
 """How long the records that are read ahead take to handle, about."""
 KEEP_SECONDS = 0.25
-"""After which a handler is slow, and the group is polled beside it; and how long each of these polls takes."""
+"""After which a handler is slow, and Kafka is polled beside it; and how long each of these polls takes."""
 KEEP_MS = 50
+BESIDE_BYTES = 32 * 1024 * 1024
+"""Bytes of values that are read ahead beside a slow handler, at most; and at most ``MAX_RECORDS`` records."""
 SETTLE_SECONDS = 0.2
 """How long a rebalance waits for answers that are on their way."""
 
@@ -56,7 +58,8 @@ class Worker(Closing):
     the one whose record is being handled. If ``handle`` raises, the record is skipped and the error logged. If the
     thread dies, its records go to the other members of the group. ``release`` is called after the last answer, or that
     death; ``begin`` before the first record, and with each change of the partitions; ``turn`` with the monotonic time
-    after each poll, several times a second unless ``handle`` takes longer.
+    after each poll, several times a second unless ``handle`` takes longer. ``notice``, if it is set before ``run``, is
+    called with each record when it is read, also beside a slow ``handle``: then records are read ahead meanwhile.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Worker(Closing):
         self.begin: Callable[[], object] = lambda: None
         self.release: Callable[[], object] = lambda: None
         self.turn: Callable[[float], object] = lambda _now: None
+        self.notice: Callable[[Any], object] | None = None
         self._ending = Ending(self.life, self._finish)
         self._handle = traced(handle)
         self._waits = False
@@ -124,10 +128,12 @@ class Worker(Closing):
         """Start the thread; when this returns, every record written from now on will be handled (by the group)."""
         if self._member is None:
             self.begin()
-            self._ending.start(self._loop)
-            return
         self._ending.start(self._loop)
-        self.life.thread(self._keep, "ackstream-member").start()
+        # in memory there is no consumer, and no thread
+        if self._member is not None or (self.notice is not None and self.reader.consumer is not None):
+            self.life.thread(self._keep, "ackstream-member").start()
+        if self._member is None:
+            return
         try:
             self._member.wait_until_joined()
         except UnreachableError:
@@ -196,7 +202,7 @@ class Worker(Closing):
     def _keep(self) -> None:
         """Poll while a handler is slow: a member that does not poll holds up its group, which then rules it out."""
         seen, member = None, self._member
-        while member is not None and not self._over.wait(0 if member.rebalancing else KEEP_SECONDS):
+        while not self._over.wait(0 if member is not None and member.rebalancing else KEEP_SECONDS):
             with self._lock:
                 if self._busy is not None and self._busy is seen and not self._over.is_set():
                     self._poll(KEEP_MS)
@@ -209,20 +215,20 @@ class Worker(Closing):
         if self._waits == ready and (self._ahead or ready):
             self._waits = not ready
             log.warning(_HELD if ready else _NOT_HELD)
-        waits = bool(self._ahead) or self.outbox.full
+        waits = self._enough or self.outbox.full
         if member is None:
             if not waits:
-                self._ahead += self.reader.read(wait_ms, self._limit)
+                self._ahead += self._read(wait_ms)
             elif not ready or self.outbox.full:
                 self._closing.wait(wait_ms / 1000)
             return
         consumer = self.reader.consumer
-        if waits or self._busy is not None:
+        if waits:
             consumer.pause(*consumer.assignment())
         elif paused := consumer.paused():
             consumer.resume(*paused)
         goes_on = self._ahead and ready and not member.rebalancing
-        records = self.reader.read(0 if goes_on else wait_ms, self._limit)
+        records = self._read(0 if goes_on else wait_ms)
         if member.expelled:
             self._ahead.clear()
         self._ahead += records
@@ -230,6 +236,22 @@ class Worker(Closing):
             self.begin()
             owned = consumer.assignment()
             self._ahead = deque(each for each in self._ahead if _partition(each) in owned)
+
+    @property
+    def _enough(self) -> bool:
+        """Whether enough records are read ahead: one is, unless those behind it are to be noticed beside a handler."""
+        if self._busy is None or self.notice is None:
+            return bool(self._ahead) or self._busy is not None
+        size = sum(len(record.value or b"") for record in self._ahead)
+        return len(self._ahead) >= MAX_RECORDS or size >= BESIDE_BYTES
+
+    def _read(self, wait_ms: int) -> list[Any]:
+        """Read records, and notice each."""
+        records = self.reader.read(wait_ms, self._limit if self._busy is None else MAX_RECORDS)
+        if self.notice is not None:
+            for record in records:
+                self.notice(record)
+        return records
 
     def _settle(self) -> None:
         """Wait a moment for the answers that are on their way, whose records are done then."""

@@ -1,4 +1,4 @@
-"""A handler's answers to a signal, and the labels of a signal that are not answered yet."""
+"""A handler's answers to a signal, its labels that are not answered yet, and whether its requester takes it back."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from msgspec import UNSET
 
-from ackstream.client.core.messages import Answers, Work
+from ackstream.client.core.messages import Answers, Work, text
 from ackstream.protocol.ditto.acknowledgements import PROCESSING
 from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.labels import check_declared
+from ackstream.protocol.ditto.record_requests import cancels
 from ackstream.protocol.errors import DittoError
+from ackstream.protocol.record_headers import CANCEL, CORRELATION_ID
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ class OpenDelivery:
         self._labels, self._missing = frozenset(labels), set(labels)
         # seconds that the handler has asked for since the end of its time was last looked at
         self.extension = 0.0
+        # an order of the requester to cancel it was read
+        self.cancelled = False
         self.held = held and bool(labels)
         self._lock = threading.Lock()
         if self.held:
@@ -108,6 +113,60 @@ class OpenDelivery:
             if held:
                 self._outbox().release(self._work)
             return held
+
+
+Order: TypeAlias = tuple[str, str, str]
+"""The request that an order cancels: its topic, its correlation-id and its reply-id."""
+
+MAX_ORDERS = 10_000
+"""Orders that are remembered until they are handled; a partition that went to another member takes its own along."""
+
+
+def read_order(record: Any) -> Order | None:
+    """Return the request that a record cancels, ``None`` if it cancels none."""
+    if record.value is not None:
+        return None
+    headers = {name: value for name, value in record.headers if value}
+    if not cancels(headers, None):
+        return None
+    return record.topic, text(headers.get(CORRELATION_ID)), text(headers[CANCEL])
+
+
+class Cancellations:
+    """The requests of a receiver that are taken back, by the orders that it has read. Thread-safe.
+
+    An order is noted when it is read, which may be before its request is handled, and forgotten when it is its turn.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # for as long as the application has the signal
+        self._open: WeakValueDictionary[Order, OpenDelivery] = WeakValueDictionary()
+        self._early: dict[Order, None] = {}
+
+    def note(self, record: Any) -> None:
+        """Note a record that was read, if it is an order."""
+        if (order := read_order(record)) is None:
+            return
+        with self._lock:
+            if (opened := self._open.get(order)) is not None:
+                opened.cancelled = True
+                return
+            self._early[order] = None
+            if len(self._early) > MAX_ORDERS:
+                del self._early[next(iter(self._early))]
+
+    def forget(self, order: Order) -> None:
+        """Forget an order: all that was sent before it has been handled."""
+        with self._lock:
+            self._early.pop(order, None)
+
+    def open(self, order: Order, opened: OpenDelivery) -> bool:
+        """Watch a request from now on; return ``False`` if it is cancelled already."""
+        with self._lock:
+            opened.cancelled = order in self._early
+            self._open[order] = opened
+            return not opened.cancelled
 
 
 SWEEP = 1_000

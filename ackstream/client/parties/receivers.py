@@ -22,14 +22,13 @@ from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ReceiverOptions, ResponderOptions, SubscriberOptions
 from ackstream.client.parties import signals
-from ackstream.client.parties.answers import Ack, Agenda, Answer, OpenDelivery
+from ackstream.client.parties.answers import Ack, Agenda, Answer, Cancellations, OpenDelivery, read_order
 from ackstream.client.parties.signals import Delivered, Expired, Signal
 from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.twin import subscriptions as rules
-from ackstream.protocol.record_headers import CANCEL
 from ackstream.settings.kafka import real
 
 log = logging.getLogger(__name__)
@@ -40,16 +39,18 @@ TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signa
 class ResponderStatistics(msgspec.Struct, frozen=True):
     """Signals and answers by outcome.
 
-    ``received`` is the sum of ``handled``, ``skipped`` (invalid requests) and ``expired`` (their deadline was over); of
-    the handled ones ``failed`` ended in an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for
-    their time or for the lease of the labels, ``sending`` ones for the broker; ``lost`` ones were rejected by it, or
-    are under labels that another client has. ``unreadable`` records could not be unpacked.
+    ``received`` is the sum of ``handled``, ``skipped`` (invalid requests), ``expired`` (their deadline was over) and
+    ``cancelled`` (taken back before); of the handled ones ``failed`` ended in an exception. ``answers`` were stored by
+    the broker, ``delayed`` ones wait for their time or for the lease of the labels, ``sending`` ones for the broker;
+    ``lost`` ones were rejected by it, or are under labels that another client has. ``unreadable`` records could not be
+    unpacked.
     """
 
     received: int
     handled: int
     skipped: int
     expired: int
+    cancelled: int
     failed: int
     answers: int
     delayed: int
@@ -70,6 +71,7 @@ class SubscriberStatistics(ResponderStatistics, frozen=True):
     weak: int
 
 
+_OUTCOMES = ("handled", "dropped", "expired", "cancelled")
 AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
 
 
@@ -85,6 +87,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
         self._handler: Callable[[Any], Answer] = options.handler
         self._skips = options.expired == "skip"
         self._counts: Counter[str] = Counter()
+        self._cancellations = Cancellations()
         name = f"The {type(self).__name__} {options.group or ''}".rstrip()
         self._life = Lifetime(None, options.on_error, options.on_connection, name)
 
@@ -97,6 +100,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
             own: dict[str, Any] = {"labels": labels, "life": self._life}
             self._worker = Worker(connection, topics, self._handle, group, options.start, **own)
             self._worker.turn = self._turn
+            self._worker.notice = self._cancellations.note
             # lets others have the labels
             self._worker.release = connected.close
             if set(topics) - {"events"}:
@@ -107,9 +111,16 @@ class _Receiver(Client, Generic[AnyStatistics]):
             connected.close()
             raise
 
-    @abstractmethod
     def _handle(self, record: Any, work: Work) -> None:
-        """Handle a record."""
+        """Handle a record; an order to cancel a request has had its effect when it was read."""
+        if (order := read_order(record)) is not None:
+            self._cancellations.forget(order)
+        else:
+            self._receive(record, work)
+
+    @abstractmethod
+    def _receive(self, record: Any, work: Work) -> None:
+        """Handle a record that cancels none."""
 
     def _turn(self, now: float) -> None:
         self._labels.keep(now)
@@ -119,6 +130,11 @@ class _Receiver(Client, Generic[AnyStatistics]):
 
     def _answer(self, signal: Signal, opened: OpenDelivery, *, automatic: bool = False) -> None:
         """Call the handler and send its answers; with ``automatic`` acknowledge the labels that it left open."""
+        if not self._cancellations.open((signal.topic, signal.correlation_id, signal.reply_id), opened):
+            self._counts["cancelled"] += 1
+            opened.give_up()
+            return
+        self._counts["handled"] += 1
         try:
             opened.send(signals.messages(signal, self._handler(signal)))
             if automatic:
@@ -149,7 +165,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
         """The counts since the start."""
         counts, outbox, kind = self._counts, self._worker.outbox, self._kind
         others = {
-            "received": counts["handled"] + counts["dropped"] + counts["expired"] + self._worker.skipped,
+            "received": self._worker.skipped + sum(counts[each] for each in _OUTCOMES),
             "skipped": self._worker.skipped,
             "answers": outbox.stored,
             "delayed": outbox.waiting,
@@ -169,7 +185,8 @@ class Responder(_Receiver[ResponderStatistics]):
     exception becomes a nack with status 500 (a ``DittoError``: its own) and the error's text.
 
     A command whose timeout is over is not handled, as its sender has been answered, but counted (``expired``) and
-    logged; with ``expired="handle"`` it is handled, and ``signal.expired`` is true. The clock is that of the broker.
+    logged; with ``expired="handle"`` it is handled, and ``signal.expired`` is true. The clock is the broker's. One that
+    its requester takes back before is not handled either (``cancelled``); a handler at work sees ``signal.cancelled``.
 
     With ``topics`` it handles the records of these that request acknowledgements, as :class:`RecordSignal`, instead of
     commands and messages. Records that request none are ignored, and no record has a response.
@@ -208,11 +225,9 @@ class Responder(_Receiver[ResponderStatistics]):
             raise BadParameterError("labels has live-response, which no record requests: with topics give others.")
         self._start(options, self._topics or ["signals"], wanted - self._responds)
 
-    def _handle(self, record: Any, work: Work) -> None:
+    def _receive(self, record: Any, work: Work) -> None:
         issued, worker = self._labels.issued, self._worker
         signal: Signal | None
-        if record.value is None and any(name == CANCEL for name, _ in record.headers):
-            return
         if self._topics:
             signal = signals.read_record_signal(record, issued, worker.is_over)
         else:
@@ -222,7 +237,6 @@ class Responder(_Receiver[ResponderStatistics]):
         if signal.expired and self._skips:
             self._counts["expired"] += 1
             return
-        self._counts["handled"] += 1
         opened = OpenDelivery(lambda: self._outbox, work, signal.correlation_id, issued)
         self._answer(replace(signal, _open=opened), opened)
 
@@ -279,7 +293,7 @@ class Subscriber(_Receiver[SubscriberStatistics]):
         streams = rules.STREAMS if declared else self._subscriptions
         self._start(options, sorted({TOPIC_OF[stream] for stream in streams}), declared)
 
-    def _handle(self, record: Any, work: Work) -> None:
+    def _receive(self, record: Any, work: Work) -> None:
         signal = signals.read_publication(record, self._worker.originator_key)
         if signal is None:
             return
@@ -319,7 +333,6 @@ class Subscriber(_Receiver[SubscriberStatistics]):
     def _deliver(
         self, publication: rules.Publication, decision: rules.SignalDelivery, record: Any, work: Work, *, expired: bool
     ) -> None:
-        self._counts["handled"] += 1
         request, held, asked = publication.correlation_id, not self._automatic, publication.response_required
         opened = OpenDelivery(lambda: self._outbox, work, request, decision.labels, held=held)
         channel = "twin" if publication.stream == "events" else "live"

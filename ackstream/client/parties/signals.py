@@ -27,6 +27,7 @@ from ackstream.protocol.ditto.twin.access import believed
 from ackstream.protocol.ditto.twin.subscriptions import Publication, publication
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, json_invalid, unknown_topic_path
+from ackstream.protocol.ledger import reply_id
 from ackstream.settings.security import Secret
 
 Expired = Literal["skip", "handle"]
@@ -79,6 +80,17 @@ class Signal:
             if extend is not None:
                 self._open.extension = Duration.parse(headers[names.EXTEND]).capped(SMART_MAXIMUM_MS) / 1000
             self._open.send(messages(self, answers))
+
+    @cached_property
+    def reply_id(self) -> str:
+        """The id of the request in all that the service writes about it; a copy that is read again has the same."""
+        return reply_id(self.correlation_id, self.topic, self.partition, self.offset)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether its requester has taken it back, as far as is known; from any thread. Answers are late then."""
+        # a copy in another process does not know
+        return self._open is not None and self._open.cancelled is True
 
     @property
     def thing_id(self) -> str:

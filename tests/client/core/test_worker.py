@@ -22,11 +22,12 @@ from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.errors import ThreadDiedError
 from ackstream.client.parties import receivers
-from ackstream.client.parties.answers import Ack
+from ackstream.client.parties.answers import Ack, Cancellations
 from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.requests import requester as requests
 from ackstream.kafka.reader import MAX_RECORDS
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
+from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Kafka
 from tests.client.connections import FakeConnection
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -434,6 +435,63 @@ def test_a_member_that_is_given_partitions_while_its_handler_works_loses_no_reco
     assert consumer.commits[-1] == {0: 2, 1: 2}
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_slow_handler_sees_that_its_request_is_cancelled_behind_others_that_wait(consumer, monkeypatch, group):
+    monkeypatch.setattr(worker, "KEEP_SECONDS", 0.01)
+    monkeypatch.setattr(Answers, "ask_time", lambda _: None)
+    consumer.records = [order_of(offset) for offset in range(5)]
+    seen: list[tuple[int, bool]] = []
+
+    def handle(signal: Any) -> None:
+        if signal.offset == 0:
+            consumer.records.extend([cancellation(5, 0), cancellation(6, 3)])
+            eventually(lambda: signal.cancelled, "the cancellation")
+        seen.append((signal.offset, signal.cancelled))
+
+    options: dict[str, Any] = {"labels": ["a-a"], "topics": ["signals"], "group": group, "handler": handle}
+    connection = FakeConnection(consumer, Closed())
+    connection.claim = lambda _labels: lambda: None
+    with Responder(connection, **options) as responder:
+        eventually(lambda: responder.statistics.received == 5, "all are handled, or skipped")
+        assert (responder.statistics.handled, responder.statistics.cancelled) == (4, 1)
+    assert seen == [(0, True), (1, False), (2, False), (4, False)]
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MAX_RECORDS", 3), ("BESIDE_BYTES", 30)])
+def test_beside_a_slow_handler_a_bounded_number_of_records_is_read_ahead(consumer, monkeypatch, limit, most):
+    monkeypatch.setattr(worker, "KEEP_SECONDS", 0.001)
+    monkeypatch.setattr(worker, limit, most)
+    consumer.records = [order_of(offset, b"x" * 10) for offset in range(4)]
+    slow, noticed = _Slow(), list[int]()
+    running = worker_of(consumer, slow)
+    running.notice = lambda record: noticed.append(record.offset)
+    running.run()
+    assert slow.begun.wait(10)
+    eventually(lambda: len(noticed) == 4, "three are read beside it")
+    consumer.records.append(order_of(4))
+    with running._lock:
+        running._poll(0)
+    assert noticed == [0, 1, 2, 3]
+    slow.goes_on.set()
+    eventually(lambda: len(slow.handled) == 5, "all are handled")
+    running.close()
+
+
+def order_of(offset: int, value: bytes = b"x") -> Any:
+    headers = [("requested-acks", b"a-a"), ("correlation-id", b"c-%d" % offset)]
+    return SimpleNamespace(
+        topic="signals", partition=0, offset=offset, timestamp=0, key=None, value=value, headers=headers
+    )
+
+
+def cancellation(offset: int, of: int) -> Any:
+    identity = reply_id(f"c-{of}", "signals", 0, of)
+    headers = [("cancel", identity.encode()), ("correlation-id", b"c-%d" % of)]
+    return SimpleNamespace(
+        topic="signals", partition=0, offset=offset, timestamp=0, key=None, value=None, headers=headers
+    )
+
+
 def test_close_ends_after_the_record_at_hand(consumer):
     consumer.records = signals(5)
     slow = _Slow()
@@ -533,6 +591,7 @@ def test_a_signal_during_which_the_lease_lapses_is_acknowledged_all_the_same():
         "_responds": frozenset(),
         "_topics": [],
         "_counts": Counter(),
+        "_cancellations": Cancellations(),
         "_handler": lambda _signal: Ack(204),
         "_worker": SimpleNamespace(
             originator_key=None,

@@ -107,6 +107,21 @@ def test_an_order_is_taken_back_without_a_trace_at_its_parties(system: RequestSy
     assert system.records["orders"][-1].key != b"7", "a compacted topic would delete the order"
 
 
+def test_a_handler_at_work_sees_that_its_request_was_taken_back_and_answers_too_late(system: RequestSystem) -> None:
+    seen: list[Any] = []
+
+    def handler(signal: Signal) -> Answer:
+        seen.append(signal.cancelled)
+        requester.cancel(signal.correlation_id)
+        seen.extend((signal.cancelled, signal.reply_id))
+        return Ack(204)
+
+    with system.responder(handler=handler, labels=["a-ack"]), system.requester() as requester:
+        reply = requester.send(_command(), acks=["a-ack"], timeout=20).result()
+    assert (seen, reply.status) == ([False, True, reply.reply_id], 499)
+    assert [row.disposition for record in system.ledger for row in record.acks or ()] == ["late"]
+
+
 def test_two_of_three_parties_are_enough(system: RequestSystem) -> None:
     command = _command()
     command.headers["ack-quorum"] = 2

@@ -13,7 +13,9 @@ from kafka.errors import KafkaError
 
 from ackstream.client import Ack, Responder, Subscriber, subscription
 from ackstream.client.core.messages import Work
+from ackstream.client.parties import answers
 from ackstream.errors import BadParameterError, UnreachableError
+from ackstream.protocol.ledger import reply_id
 from ackstream.testing import RequestSystem
 
 NOW = 1_000_000
@@ -121,6 +123,55 @@ def test_commands_that_are_not_handled_are_logged_in_one_line(caplog):
     assert [each.getMessage() for each in caplog.records] == [
         "5 commands were not handled, as their deadline was over; expired='handle' does."
     ]
+
+
+def order(**changes: Any) -> Any:
+    """An order that cancels ``record(TWIN, 0)``."""
+    given = {"topic": "signals", "correlation_id": "c", "named": ("c", "signals", 0, 0), "value": None} | changes
+    headers = [("correlation-id", given["correlation_id"].encode()), ("cancel", reply_id(*given["named"]).encode())]
+    return SimpleNamespace(
+        topic=given["topic"], partition=0, offset=1, timestamp=NOW, headers=headers, key=b"", value=given["value"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "cancels"),
+    [
+        ({}, True),
+        # another request
+        ({"named": ("c", "signals", 0, 9)}, False),
+        ({"correlation_id": "d"}, False),
+        # who may write to another topic has no say in this one
+        ({"topic": "orders"}, False),
+        ({"value": b"{}"}, False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["responder", "subscriber"])
+def test_a_request_that_is_cancelled_before_it_is_handled_is_skipped(kind, changes, cancels):
+    receiver = Receiver(kind)
+    found = record(MESSAGE, 0, **DOOR)
+    receiver.client._cancellations.note(order(**changes))
+    receiver.receive(found)
+    counts = receiver.client.statistics
+    assert (len(receiver.seen), counts.handled, counts.cancelled) == (not cancels, not cancels, cancels)
+    assert (counts.received, bool(counts.answers)) == (1, not cancels)
+
+
+def test_an_order_is_forgotten_once_all_before_it_were_handled():
+    receiver = Receiver()
+    receiver.client._cancellations.note(order())
+    receiver.receive(order())
+    receiver.receive(record(TWIN, 0, **DOOR))
+    assert (receiver.seen, receiver.client.statistics.received) == ([False], 1)
+
+
+def test_orders_that_are_never_handled_take_a_bounded_space(monkeypatch):
+    monkeypatch.setattr(answers, "MAX_ORDERS", 2)
+    receiver = Receiver()
+    for offset in range(3):
+        receiver.client._cancellations.note(order(named=("c", "signals", 0, offset)))
+    receiver.receive(record(TWIN, 0, **DOOR), record(TWIN, 0, **DOOR))
+    assert (len(receiver.seen), receiver.client.statistics.cancelled) == (2, 0)
 
 
 def test_an_unknown_word_for_expired_commands_is_refused():
