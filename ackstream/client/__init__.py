@@ -7,6 +7,7 @@ client raises an :class:`AckstreamError`. Importing it loads neither Spark nor t
 
 from types import ModuleType as _ModuleType
 
+from ackstream.client.core.arguments import Retry as Retry
 from ackstream.client.core.messages import Message as Message
 from ackstream.client.errors import *  # noqa: F403 - every error of the SDK
 from ackstream.client.parties.answers import Ack as Ack
@@ -14,13 +15,13 @@ from ackstream.client.parties.answers import After as After
 from ackstream.client.parties.answers import Answer as Answer
 from ackstream.client.parties.answers import Response as Response
 from ackstream.client.parties.receivers import Responder as Responder
-from ackstream.client.parties.receivers import ResponderStatistics as ResponderStatistics
 from ackstream.client.parties.receivers import Subscriber as Subscriber
-from ackstream.client.parties.receivers import SubscriberStatistics as SubscriberStatistics
 from ackstream.client.parties.receivers import responder as responder
 from ackstream.client.parties.signals import Delivered as Delivered
 from ackstream.client.parties.signals import RecordSignal as RecordSignal
+from ackstream.client.parties.signals import ResponderStatistics as ResponderStatistics
 from ackstream.client.parties.signals import Signal as Signal
+from ackstream.client.parties.signals import SubscriberStatistics as SubscriberStatistics
 from ackstream.client.publishing.publications import FailedMessage as FailedMessage
 from ackstream.client.publishing.publications import PublishStatistics as PublishStatistics
 from ackstream.client.publishing.publications import Receipt as Receipt

@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
+from ackstream.client.core.arguments import Retry
 from ackstream.client.core.connection import Brokers
 from ackstream.client.core.lifetime import ConnectionState
 from ackstream.client.core.storage import Synchronous
@@ -77,6 +78,7 @@ class ReceiverOptions(ClientOptions):
     group: str | None = None
     start: Start = "latest"
     expired: Expired = "skip"
+    retry: Retry | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,7 @@ class ReaderOptions(ClientOptions):
     handler: Callable[[Sample], object] | None = None
     batch_handler: Callable[[list[Sample]], object] | None = None
     max_batch: int = MAX_BATCH
+    retry: Retry | None = None
     qos: ReaderQos | None = None
     role: str | None = None
     durable: bool = True

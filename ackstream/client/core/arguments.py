@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
+from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from ackstream.errors import BadParameterError, InconsistentQosError
@@ -104,6 +106,36 @@ def check_callables(**given: Callable[..., Any] | None) -> None:
             raise BadParameterError(
                 f"{argument} is {function!r:.80}, which has to be awaited: use the client in ackstream.aio."
             )
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often a handler that raises is called for one signal or sample, and with which pauses.
+
+    :param attempts: calls in all, at least 1
+    :param backoff: seconds before the second call; each further pause is twice as long
+    :param longest: the longest pause in seconds
+    :raises BadParameterError: a number is too small, or not finite
+    """
+
+    attempts: int
+    backoff: float = 1.0
+    longest: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_type("attempts", self.attempts, int)
+        if self.attempts < 1:
+            raise BadParameterError(f"attempts is {self.attempts}: give at least 1.")
+        if not 0 <= self.backoff <= self.longest < inf:
+            raise BadParameterError(
+                f"backoff is {self.backoff} s and longest {self.longest} s: give 0 or more, in order."
+            )
+
+    def pause(self, failures: int) -> float | None:
+        """Return the seconds until the next call after some failures; ``None`` after the last one."""
+        if failures >= self.attempts:
+            return None
+        return min(self.backoff * 2.0 ** min(failures - 1, 50), self.longest)
 
 
 def handler_of(

@@ -147,6 +147,15 @@ class Worker(Closing):
         """
         self._ending.close()
 
+    @property
+    def grouped(self) -> bool:
+        """Whether another member, or the next start, handles a record that is not done."""
+        return self._member is not None
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, in ``handle``; return whether the worker goes on. Once it is closed, the wait is over."""
+        return not self._closing.wait(seconds)
+
     def ask_time(self) -> None:
         """Look at the broker's clock, if it answers."""
         try:
@@ -154,12 +163,15 @@ class Worker(Closing):
         except (KafkaError, ValueError, UnreachableError, FutureTimeout) as error:
             log.warning("The broker's time is not known: commands are handled after their deadline, too: %s", error)
 
-    def is_over(self, record: Any, timeout_ms: int | None) -> bool:
-        """Return whether the timeout of a command is over by the clock of the broker, which may be set back."""
+    def is_over(self, record: Any, timeout_ms: int | None, ahead: float = 0.0) -> bool:
+        """Return whether the timeout of a command is over by the broker's clock, which may be set back.
+
+        With ``ahead`` whether it will be in as many seconds.
+        """
         broker = self.outbox.broker
         if timeout_ms is None or broker.milliseconds is None:
             return False
-        deadline = record.timestamp + timeout_ms
+        deadline = record.timestamp + timeout_ms - ahead * 1000
         if deadline < broker.milliseconds and not broker.fresh:
             self.ask_time()
         return bool(broker.fresh and deadline < broker.milliseconds)

@@ -1,17 +1,19 @@
-"""A handler's answers to a signal, its labels that are not answered yet, and whether its requester takes it back."""
+"""A handler's calls and answers, the labels that are not answered yet, and orders to cancel the request."""
 
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from msgspec import UNSET
 
+from ackstream.client.core.arguments import Retry
 from ackstream.client.core.messages import Answers, Work, text
 from ackstream.protocol.ditto.acknowledgements import PROCESSING
 from ackstream.protocol.ditto.envelopes import Envelope
@@ -19,6 +21,12 @@ from ackstream.protocol.ditto.labels import check_declared
 from ackstream.protocol.ditto.record_requests import cancels
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CANCEL, CORRELATION_ID
+
+if TYPE_CHECKING:
+    from ackstream.client.core.worker import Worker
+    from ackstream.client.parties.signals import Signal
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,30 @@ Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
 
 Delayed: TypeAlias = tuple[float, Envelope]
 """A message and after how many seconds it is sent."""
+
+
+class StoppedError(Exception):
+    """A member of a group was closed between two calls of its handler."""
+
+
+def call(handler: Callable[[Any], Answer], signal: Signal, retry: Retry | None, worker: Worker) -> Answer:
+    """Call a handler, again after an exception if ``retry`` allows that; raise the last one, or a ``StoppedError``."""
+    for failures in count(1):
+        try:
+            return handler(signal)
+        except DittoError:
+            # an answer
+            raise
+        except Exception as error:
+            pause = None if retry is None or signal.cancelled else retry.pause(failures)
+            awaited = signal.labels or signal.response_required
+            if pause is None or (awaited and worker.is_over(signal, signal.timeout_ms, pause)):
+                # an answer now is better than one after the deadline
+                raise
+            log.warning("The handler failed for %s: next call in %g s.", signal.correlation_id, pause, exc_info=True)
+            if not worker.pause(pause):
+                raise (StoppedError if worker.grouped else error) from error.__cause__
+    raise AssertionError
 
 
 class OpenDelivery:
@@ -105,6 +137,10 @@ class OpenDelivery:
             done = not self._missing
         if done:
             self.give_up()
+
+    def leave(self) -> None:
+        """Hold the offset until the group hands the signal out again, to this process or another one."""
+        self._outbox().hold(self._work)
 
     def give_up(self) -> bool:
         """Let the offset be committed; return whether it was still held."""

@@ -12,18 +12,16 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
-from ackstream.client.core.arguments import check_word, names, takes
+from ackstream.client.core.arguments import Retry, check_type, check_word, names, takes
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ReceiverOptions, ResponderOptions, SubscriberOptions
-from ackstream.client.parties import signals
+from ackstream.client.parties import answers, signals
 from ackstream.client.parties.answers import Ack, Agenda, Answer, Cancellations, OpenDelivery, read_order
-from ackstream.client.parties.signals import Delivered, Expired, Signal
+from ackstream.client.parties.signals import Delivered, Expired, ResponderStatistics, Signal, SubscriberStatistics
 from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
@@ -34,41 +32,6 @@ from ackstream.settings.kafka import real
 log = logging.getLogger(__name__)
 
 TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signals", "messages": "signals"}
-
-
-class ResponderStatistics(msgspec.Struct, frozen=True):
-    """Signals and answers by outcome.
-
-    ``received`` is the sum of ``handled``, ``skipped`` (invalid requests), ``expired`` (their deadline was over) and
-    ``cancelled`` (taken back before); of the handled ones ``failed`` ended in an exception. ``answers`` were stored by
-    the broker, ``delayed`` ones wait for their time or for the lease of the labels, ``sending`` ones for the broker;
-    ``lost`` ones were rejected by it, or are under labels that another client has. ``unreadable`` records could not be
-    unpacked.
-    """
-
-    received: int
-    handled: int
-    skipped: int
-    expired: int
-    cancelled: int
-    failed: int
-    answers: int
-    delayed: int
-    sending: int
-    lost: int
-    unreadable: int
-
-
-class SubscriberStatistics(ResponderStatistics, frozen=True):
-    """Signals and answers by outcome, as in ``ResponderStatistics``.
-
-    ``received`` includes the ``dropped`` signals (not subscribed, filtered or hidden), whose weak acknowledgements
-    ``weak`` counts; ``unanswered`` signals were not acknowledged in time.
-    """
-
-    dropped: int
-    unanswered: int
-    weak: int
 
 
 _OUTCOMES = ("handled", "dropped", "expired", "cancelled")
@@ -85,7 +48,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
     def __init__(self, options: ReceiverOptions) -> None:
         self._connection = connection_of(options.bootstrap_servers)
         self._handler: Callable[[Any], Answer] = options.handler
-        self._skips = options.expired == "skip"
+        self._skips, self._retry = options.expired == "skip", options.retry
         self._counts: Counter[str] = Counter()
         self._cancellations = Cancellations()
         name = f"The {type(self).__name__} {options.group or ''}".rstrip()
@@ -94,6 +57,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
     def _start(self, options: ReceiverOptions, topics: Sequence[str], declared: frozenset[str]) -> None:
         connection, group = self._connection, options.group
         check_word("expired", options.expired, Expired)
+        check_type("retry", options.retry, Retry, optional=True)
         connected = ExitStack()
         try:
             labels = self._labels = Labels(connected, connection, declared, group)
@@ -136,9 +100,12 @@ class _Receiver(Client, Generic[AnyStatistics]):
             return
         self._counts["handled"] += 1
         try:
-            opened.send(signals.messages(signal, self._handler(signal)))
+            answer = answers.call(self._handler, signal, self._retry, self._worker)
+            opened.send(signals.messages(signal, answer))
             if automatic:
                 opened.send(signals.messages(signal, Ack()), missing=True)
+        except answers.StoppedError:
+            opened.leave()
         except Exception as error:
             self._counts["failed"] += 1
             log.exception("The handler failed for %s.", signal.correlation_id)
@@ -182,7 +149,8 @@ class Responder(_Receiver[ResponderStatistics]):
     Commands and messages are handled in the order of each partition, which keeps the signals of one thing in order. The
     handler returns ``Ack``, ``Response`` (if live), a ``DittoError``, ``After`` one of these, several in a list, or
     ``None``. While it works, the other signals of its partitions wait: add responders to the group for slow work. An
-    exception becomes a nack with status 500 (a ``DittoError``: its own) and the error's text.
+    exception becomes a nack with status 500 (a ``DittoError``: its own) and the error's text; with ``retry`` after the
+    last attempt, or as soon as the next one would begin after the deadline.
 
     A command whose timeout is over is not handled, as its sender has been answered, but counted (``expired``) and
     logged; with ``expired="handle"`` it is handled, and ``signal.expired`` is true. The clock is the broker's. One that
@@ -211,6 +179,8 @@ class Responder(_Receiver[ResponderStatistics]):
         :param group: its members share the work and exactly these labels; ``None``: alone, all signals from now on
         :param start: where a group without offsets begins
         :param expired: ``skip`` or ``handle`` commands whose timeout is over
+        :param retry: how often the handler is called for a signal for which it raises anything but a ``DittoError``;
+            its thread waits meanwhile. Closed then, it leaves the signal to its group
         :param on_error: called with the error that ends the responder, if one does
         :param on_connection: called when ``connected``, or ``disconnected``: Kafka does not store answers, or no broker
             was reached for 10 s
@@ -275,6 +245,7 @@ class Subscriber(_Receiver[SubscriberStatistics]):
         :param group: its members share the signals and exactly these labels; ``None``: alone, all signals from now on
         :param start: where a group without offsets begins
         :param expired: ``skip`` or ``handle`` live commands and messages whose timeout is over, as a ``Responder``
+        :param retry: as of a ``Responder``
         :param automatic: acknowledge when the handler returns; otherwise the application calls ``signal.ack(…)``, in
             any thread, and signals that it has not acknowledged are handled again after a crash
         :param visible: the access rules; signals for which it returns false are hidden

@@ -34,6 +34,41 @@ Expired = Literal["skip", "handle"]
 """Whether a command whose deadline is over is handled."""
 
 
+class ResponderStatistics(msgspec.Struct, frozen=True):
+    """Signals and answers by outcome.
+
+    ``received`` is the sum of ``handled``, ``skipped`` (invalid requests), ``expired`` (their deadline was over) and
+    ``cancelled`` (taken back before); of the handled ones ``failed`` ended in an exception. ``answers`` were stored by
+    the broker, ``delayed`` ones wait for their time or for the lease of the labels, ``sending`` ones for the broker;
+    ``lost`` ones were rejected by it, or are under labels that another client has. ``unreadable`` records could not be
+    unpacked.
+    """
+
+    received: int
+    handled: int
+    skipped: int
+    expired: int
+    cancelled: int
+    failed: int
+    answers: int
+    delayed: int
+    sending: int
+    lost: int
+    unreadable: int
+
+
+class SubscriberStatistics(ResponderStatistics, frozen=True):
+    """Signals and answers by outcome, as in ``ResponderStatistics``.
+
+    ``received`` includes the ``dropped`` signals (not subscribed, filtered or hidden), whose weak acknowledgements
+    ``weak`` counts; ``unanswered`` signals were not acknowledged in time.
+    """
+
+    dropped: int
+    unanswered: int
+    weak: int
+
+
 @dataclass(frozen=True)
 class Signal:
     """A signal.

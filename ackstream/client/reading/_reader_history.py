@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from ackstream.client.core.lifetime import Awaited
 from ackstream.client.errors import ReaderClosedError
@@ -161,8 +162,8 @@ class ReaderHistory(Awaited):
 
     # -- for the application -------------------------------------------------------------------------------------------
 
-    def await_samples(self, timeout: float | None, *, unread: bool = False) -> bool:
-        return self.wait_for(lambda: self._cache.has(unread=unread), timeout)
+    def await_samples(self, timeout: float | None, *, unread: bool = False, without: Collection[str] = ()) -> bool:
+        return self.wait_for(lambda: self._cache.has(unread=unread, without=without), timeout)
 
     def take(self, limit: int, timeout: float | None) -> list[Sample]:
         """Hand samples out as copies; chosen, and errors, as for :meth:`loan`."""
@@ -177,10 +178,10 @@ class ReaderHistory(Awaited):
             self.return_loan(samples)
             return samples
 
-    def loan(self, limit: int, timeout: float | None) -> list[Sample]:
-        """Lend the samples in the cache, or the first that arrive within ``timeout`` seconds."""
+    def loan(self, limit: int, timeout: float | None, without: Collection[str] = ()) -> list[Sample]:
+        """Lend the samples in the cache, or the first within ``timeout`` seconds, except those of some writers."""
         with self.changed:
-            return self._access(lambda: self._cache.take(limit), timeout)
+            return self._access(lambda: self._cache.take(limit, without), timeout, without=without)
 
     def return_loan(self, samples: list[Sample]) -> None:
         """Accept a loan back; ``application-auto`` acknowledges it."""
@@ -275,10 +276,8 @@ class ReaderHistory(Awaited):
             self._waiting.discard(writer)
         self.changed.notify_all()
 
-    def _access(
-        self, access: Callable[[], list[Sample]], timeout: float | None, *, unread: bool = False
-    ) -> list[Sample]:
-        self.await_samples(timeout, unread=unread)
+    def _access(self, access: Callable[[], list[Sample]], timeout: float | None, **which: Any) -> list[Sample]:
+        self.await_samples(timeout, **which)
         before = self._cache.unread
         samples = access()
         self.counts["handed_out"] += before - self._cache.unread

@@ -5,11 +5,14 @@ The samples of one topic and key are about one instance. Rules: brokers.md R2 to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from heapq import heappop, heappush
 from itertools import count, islice
+from sys import maxsize
 from typing import TypeAlias
 
+from ackstream.client.core.arguments import Retry
 from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
 from ackstream.client.reading.samples import ReaderQos, Sample
 from ackstream.protocol.messages import MAX_NUMBER
@@ -52,8 +55,8 @@ class SampleCache:
     def unread(self) -> int:
         return len(self._unread)
 
-    def has(self, *, unread: bool = False) -> bool:
-        return bool(self._unread if unread else self._cached)
+    def has(self, *, unread: bool = False, without: Collection[str] = ()) -> bool:
+        return bool(self._choose(1, unread=unread, without=without))
 
     def add(self, sample: Sample) -> Sample | None:
         """Add a sample; return the one that it replaces unread, which the application will never acknowledge."""
@@ -72,15 +75,20 @@ class SampleCache:
         self._remove(oldest)
         return oldest if was_unread else None
 
-    def read(self, limit: int, *, unread: bool = False) -> list[Sample]:
-        found = list(islice((self._unread if unread else self._cached).values(), limit))
+    def _choose(self, limit: int, *, unread: bool, without: Collection[str]) -> list[Sample]:
+        samples = (self._unread if unread else self._cached).values()
+        return list(islice((each for each in samples if each.publisher not in without) if without else samples, limit))
+
+    def read(self, limit: int, *, unread: bool = False, without: Collection[str] = ()) -> list[Sample]:
+        """Access samples, in order, except those of some writers."""
+        found = self._choose(limit, unread=unread, without=without)
         for sample in found:
             if self._unread.pop(_id(sample), None) is not None and self._opens:
                 self._open[_id(sample)] = sample
         return found
 
-    def take(self, limit: int) -> list[Sample]:
-        taken = self.read(limit)
+    def take(self, limit: int, without: Collection[str] = ()) -> list[Sample]:
+        taken = self.read(limit, without=without)
         for sample in taken:
             self._remove(sample)
         return taken
@@ -114,29 +122,61 @@ class SampleCache:
 
 
 class FailedSamples:
-    """Samples for which the handler has failed, and when it is called again: after 1 s, each time twice as long."""
+    """Samples for which the handler has failed, and when it is called again: after 1 s, each time twice as long.
 
-    def __init__(self) -> None:
-        self._due: list[tuple[float, int, Sample]] = []
+    With ``retry`` as often as that allows, and in the order of each writer: all later samples of :attr:`writers` wait.
+    """
+
+    def __init__(self, retry: Retry | None = None) -> None:
+        self._ordered, self._retry = retry is not None, retry or Retry(maxsize, RETRY_SECONDS, MAX_RETRY_SECONDS)
+        # a line for each writer if they are ordered, else for each sample: its first one is due
+        self._lines: dict[Hashable, deque[Sample]] = {}
+        self._due: list[tuple[float, int, Hashable]] = []
         self._order = count()
         # how often it has failed
         self._failures: dict[SampleId, int] = {}
 
-    def add(self, sample: Sample, now: float) -> int:
-        """Note a failure; return the number of those of the sample. Times are in seconds."""
+    @property
+    def writers(self) -> Collection[str]:
+        """The writers whose later samples wait."""
+        return [sample.publisher for sample, *_ in self._lines.values()] if self._ordered else ()
+
+    def add(self, sample: Sample, now: float) -> bool:
+        """Note a failure; return whether to report it: the first one, or with ``retry`` the last. Times: seconds."""
         failures = self._failures[_id(sample)] = self._failures.get(_id(sample), 0) + 1
-        pause = min(RETRY_SECONDS * 2 ** min(failures - 1, 10), MAX_RETRY_SECONDS)
-        heappush(self._due, (now + pause, next(self._order), sample))
-        return failures
+        if (pause := self._retry.pause(failures)) is None:
+            self.forget(sample)
+            return True
+        line = self._lines.setdefault(self._line_of(sample), deque())
+        if not line or _id(line[0]) != _id(sample):
+            # another one of its batch may be before it
+            line.append(sample)
+        if _id(line[0]) == _id(sample):
+            self._plan(sample, now + pause)
+        return failures == 1 and not self._ordered
 
     def wait(self, now: float) -> float | None:
         return max(0.0, self._due[0][0] - now) if self._due else None
 
     def take(self, now: float) -> Sample | None:
-        return heappop(self._due)[2] if self._due and self._due[0][0] <= now else None
+        return self._lines[heappop(self._due)[2]][0] if self._due and self._due[0][0] <= now else None
 
     def forget(self, sample: Sample) -> None:
+        """Finish with a sample; the next one of its line is due at once."""
         self._failures.pop(_id(sample), None)
+        line = self._lines.get(self._line_of(sample))
+        if line and _id(line[0]) == _id(sample):
+            line.popleft()
+            if line:
+                self._plan(line[0], 0.0)
+            else:
+                del self._lines[self._line_of(sample)]
+
+    def _line_of(self, sample: Sample) -> Hashable:
+        return sample.publisher if self._ordered else _id(sample)
+
+    def _plan(self, sample: Sample, at: float) -> None:
+        heappush(self._due, (at, next(self._order), self._line_of(sample)))
 
 
 class OpenOffsets:

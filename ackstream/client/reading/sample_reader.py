@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ackstream.client.core.arguments import check_length, handler_of, names, takes
+from ackstream.client.core.arguments import Retry, check_length, check_type, handler_of, names, takes
 from ackstream.client.core.connection import Loop, connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Ending, Lifetime
@@ -73,6 +73,11 @@ class SampleReader(Client):
     twice as long, up to a minute; others are handled meanwhile. Without a handler it is received again at the next
     start. With ``protocol`` it was acknowledged before, and neither happens.
 
+    With ``retry`` the order of each writer is kept: its later samples wait in the cache, those of other writers are
+    handled, and reading pauses once the cache is full. After the last attempt the sample stays unacknowledged until the
+    next start, the labels that it requests get a negative acknowledgement with the error's text, and the next one is
+    handled.
+
     If another reader of the name starts, or Kafka has deleted unacknowledged samples and there is no ``lake``, the
     reader ends with an error: ``on_error`` is called with it, and every method that waits raises it. Samples of other
     ``topics``, or that ``filter`` rejects, are acknowledged as ``filtered``: their writers do not wait for code that
@@ -88,6 +93,7 @@ class SampleReader(Client):
         :param handler: called with each sample, in a thread of its own; ``None``: the application takes them
         :param batch_handler: instead of ``handler``: gets a list of those at hand, acknowledged together or not at all
         :param max_batch: how many it is called with at most
+        :param retry: how often it is called for a sample, in order; ``None``: again and again, others meanwhile
         :param qos: when it acknowledges, and how many samples it keeps; ``None``: the defaults of ``ReaderQos``
         :param role: the required subscription it serves
         :param durable: samples are kept for it while it is away; ``False``: a temporary reader
@@ -128,6 +134,10 @@ class SampleReader(Client):
         self._ending = Ending(self._life, self._finish)
         self._leave, self._left = False, True
         self._handler = handler_of(options.handler, options.batch_handler, options.max_batch)
+        check_type("retry", options.retry, Retry, optional=True)
+        if options.retry is not None and (self._handler is None or self._qos.kind == "protocol"):
+            raise InconsistentQosError("retry is for samples whose handler fails: give one, and an application kind.")
+        self._retry = options.retry
         with ExitStack() as stack:
             self._labels = Labels(stack, connection.kafka, labels, None)
             self._link = ReaderLink(
@@ -257,11 +267,11 @@ class SampleReader(Client):
 
     def _handle_all(self) -> None:
         """Call the handler with the samples at hand, and with one for which it has failed, until the reader ends."""
-        failed = FailedSamples()
+        failed = FailedSamples(self._retry)
         while self._handler is not None:
             handler, most = self._handler
             try:
-                samples = self._history.loan(most, failed.wait(time.monotonic()))
+                samples = self._history.loan(most, failed.wait(time.monotonic()), failed.writers)
             except ClientError:
                 # closed, perhaps by the handler, or ended by an error that was reported to the application
                 return
@@ -280,7 +290,7 @@ class SampleReader(Client):
             for sample in samples:
                 self._history.counts["failed"] += 1
                 log.exception("The handler failed for message %s of %s.", sample.seq, sample.publisher)
-                if failed.add(sample, time.monotonic()) == 1:
+                if failed.add(sample, time.monotonic()):
                     self._label_acks.failed(sample, error)
         else:
             self._history.return_loan(samples)

@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ackstream import client
-from ackstream.client.core.arguments import check_callables, check_word, names, takes
+from ackstream.client.core.arguments import Retry, check_callables, check_word, names, takes
 from ackstream.errors import BadParameterError
 
 
@@ -143,3 +145,31 @@ def test_every_function_of_the_application_is_refused_if_it_would_not_run(kind: 
 def test_a_word_of_a_qos_is_one_of_its_words(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadParameterError, match="choose among"):
         client.ReaderQos(**wrong)
+
+
+@given(st.integers(1, 200), st.floats(0, 10), st.floats(10, 1_000))
+def test_a_retry_has_a_pause_between_all_of_its_attempts_which_never_shrinks_nor_exceeds_its_limit(
+    attempts: int, backoff: float, longest: float
+) -> None:
+    pauses = [Retry(attempts, backoff, longest).pause(failures) for failures in range(1, attempts + 2)]
+    assert pauses[attempts - 1 :] == [None, None]
+    known = [pause for pause in pauses if pause is not None]
+    assert known == sorted(known)
+    assert all(backoff <= pause <= longest for pause in known)
+    assert known[1:2] in ([], [min(2 * backoff, longest)])
+
+
+@pytest.mark.parametrize(
+    ("given_", "error"),
+    [
+        ((0,), "attempts is 0: give at least 1"),
+        (("3",), "attempts is '3': give int, not str"),
+        ((2, -1.0), "backoff is -1.0 s and longest 60.0 s"),
+        ((2, 61.0), "backoff is 61.0 s and longest 60.0 s"),
+        ((2, 1.0, float("inf")), "longest inf s"),
+        ((2, float("nan")), "backoff is nan s"),
+    ],
+)
+def test_a_retry_that_cannot_be_carried_out_is_refused(given_: tuple[Any, ...], error: str) -> None:
+    with pytest.raises(BadParameterError, match=error):
+        Retry(*given_)

@@ -17,6 +17,7 @@ from msgspec import UNSET
 
 from ackstream.client import Command, Requester, RequestTimeout, subscription
 from ackstream.client.core import lifetime, worker
+from ackstream.client.core.arguments import Retry
 from ackstream.client.core.lifetime import Lifetime
 from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
@@ -455,6 +456,32 @@ def test_a_slow_handler_sees_that_its_request_is_cancelled_behind_others_that_wa
         eventually(lambda: responder.statistics.received == 5, "all are handled, or skipped")
         assert (responder.statistics.handled, responder.statistics.cancelled) == (4, 1)
     assert seen == [(0, True), (1, False), (2, False), (4, False)]
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_responder_that_is_closed_between_two_calls_of_its_handler_leaves_the_signal_to_its_group(
+    consumer, monkeypatch, group
+):
+    monkeypatch.setattr(Answers, "ask_time", lambda _: None)
+    consumer.records = [order_of(0)]
+    failed, producer = threading.Event(), Refusing()
+    producer.back = True
+    sent: list[Any] = []
+    monkeypatch.setattr(Answers, "send", lambda _self, _id, message, *_: sent.append(message.status))
+
+    def handle(_signal: Any) -> Any:
+        failed.set()
+        raise ValueError("no")
+
+    connection = FakeConnection(consumer, producer)
+    connection.claim = lambda _labels: lambda: None
+    retry = Retry(2, backoff=3_600, longest=3_600)
+    responder = Responder(connection, labels=["a-a"], topics=["signals"], group=group, handler=handle, retry=retry)
+    assert failed.wait(10)
+    began = time.monotonic()
+    responder.close()
+    assert time.monotonic() - began < 10
+    assert (sent, consumer.commits[-1:]) == (([], [{0: 0}]) if group else ([500], []))
 
 
 @pytest.mark.parametrize(("limit", "most"), [("MAX_RECORDS", 3), ("BESIDE_BYTES", 30)])

@@ -6,17 +6,20 @@ import json
 import logging
 from concurrent.futures import TimeoutError as FutureTimeout
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.errors import KafkaError
 
-from ackstream.client import Ack, Responder, Subscriber, subscription
+from ackstream.client import Ack, DittoError, Responder, Retry, Subscriber, subscription
 from ackstream.client.core.messages import Work
 from ackstream.client.parties import answers
 from ackstream.errors import BadParameterError, UnreachableError
 from ackstream.protocol.ledger import reply_id
 from ackstream.testing import RequestSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NOW = 1_000_000
 TWIN, LIVE = "org.acme/lamp/things/twin/commands/modify", "org.acme/lamp/things/live/commands/modify"
@@ -35,6 +38,8 @@ class Receiver:
 
     def __init__(self, kind: str = "responder", **options: Any) -> None:
         self.seen: list[bool] = []
+        self.fails: list[Exception] = []
+        self.during: Callable[[], object] = lambda: None
         system = self.system = RequestSystem(start_ms=NOW)
         if kind == "responder":
             self.client = Responder(system.connection, handler=self._handle, labels=["door:open"], **options)
@@ -46,6 +51,9 @@ class Receiver:
 
     def _handle(self, signal: Any) -> Ack:
         self.seen.append(signal.expired)
+        self.during()
+        if self.fails:
+            raise self.fails.pop(0)
         return Ack()
 
     def receive(self, *records: Any) -> None:
@@ -172,6 +180,57 @@ def test_orders_that_are_never_handled_take_a_bounded_space(monkeypatch):
         receiver.client._cancellations.note(order(named=("c", "signals", 0, offset)))
     receiver.receive(record(TWIN, 0, **DOOR), record(TWIN, 0, **DOOR))
     assert (len(receiver.seen), receiver.client.statistics.cancelled) == (2, 0)
+
+
+@pytest.mark.parametrize(("failures", "attempts", "calls"), [(0, 3, 1), (2, 3, 3), (3, 3, 3), (1, 1, 1)])
+@pytest.mark.parametrize("kind", ["responder", "subscriber"])
+def test_a_handler_that_fails_is_called_again_for_the_same_signal(kind, failures, attempts, calls, caplog):
+    receiver = Receiver(kind, retry=Retry(attempts, 0.0))
+    receiver.fails = [ValueError(f"no {number}") for number in range(failures)]
+    receiver.receive(record(MESSAGE, 0, **DOOR))
+    counts, over = receiver.client.statistics, failures == attempts
+    assert (len(receiver.seen), counts.handled, counts.failed) == (calls, 1, int(over))
+    # of a label, and of the response that a subscriber may give
+    statuses = {json.loads(each.value)["status"] for each in receiver.system.records["acks"]}
+    assert statuses == {500 if over else 200}
+    assert caplog.text.count("next call in 0 s") == calls - 1
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds_ago", "headers", "calls"),
+    [
+        (ValueError("no"), 0.0, {}, 2),
+        # the answer, at once
+        (DittoError(409, "a:b", "no"), 0.0, {}, 1),
+        # the next call would begin after the deadline
+        (ValueError("no"), 1.5, {"timeout": "2s"}, 1),
+        (ValueError("no"), 0.5, {"timeout": "2s"}, 2),
+        # no one waits for an answer
+        (ValueError("no"), 1.5, {"timeout": "2s", "response_required": False, "requested_acks": []}, 2),
+    ],
+)
+def test_a_handler_is_called_again_unless_its_error_is_an_answer_or_would_come_too_late(
+    monkeypatch, error, seconds_ago, headers, calls
+):
+    receiver = Receiver(retry=Retry(2, 1.0))
+    paused: list[float] = []
+    monkeypatch.setattr(receiver.client._worker, "pause", lambda seconds: paused.append(seconds) or True)
+    receiver.fails = [error] * 2
+    receiver.receive(record(MESSAGE, seconds_ago, **DOOR | headers))
+    assert (len(receiver.seen), paused) == (calls, [1.0] * (calls - 1))
+
+
+def test_a_handler_is_not_called_again_for_a_request_that_was_cancelled():
+    receiver = Receiver(retry=Retry(3, 0.0))
+    receiver.fails = [ValueError("no")] * 3
+    receiver.during = lambda: receiver.client._cancellations.note(order())
+    receiver.receive(record(MESSAGE, 0, **DOOR))
+    assert len(receiver.seen) == 1
+
+
+def test_a_number_is_no_retry():
+    with pytest.raises(BadParameterError, match="retry is 3: give Retry, not int"):
+        Receiver(retry=3)
 
 
 def test_an_unknown_word_for_expired_commands_is_refused():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ackstream.client.core.arguments import Retry
 from ackstream.client.reading import _sample_cache as sample_cache
 from ackstream.client.reading._sample_cache import FailedSamples, SampleCache, TimeBasedFilter
 from ackstream.client.reading.samples import ReaderQos, Sample
@@ -106,7 +107,7 @@ def test_instances_that_are_long_past_are_forgotten(count: int, monkeypatch: pyt
 def test_the_pauses_of_a_sample_that_fails_again_and_again_double_up_to_a_minute() -> None:
     failed, now, pauses = FailedSamples(), 0.0, []
     for number in range(1, 10):
-        assert failed.add(_sample(1), now) == number
+        assert failed.add(_sample(1), now) == (number == 1), "the first failure is reported"
         pause = failed.wait(now)
         assert pause is not None
         assert failed.take(now + pause - 0.1) is None
@@ -126,4 +127,26 @@ def test_failed_samples_are_due_in_the_order_of_their_times_and_one_that_is_done
     failed.add(_sample(2), 1.0)
     assert [sample and sample.seq for sample in (failed.take(3.0), failed.take(3.0), failed.take(3.0))] == [2, 1, None]
     failed.forget(_sample(1))
-    assert failed.add(_sample(1), 3.0) == 1
+    assert failed.add(_sample(1), 3.0)
+
+
+def test_with_a_retry_failed_samples_of_a_writer_follow_one_another_and_the_last_failure_of_each_is_reported() -> None:
+    failed, w1, w2 = FailedSamples(Retry(2, 1.0)), [_sample(1), _sample(2)], _sample(3, writer="w2")
+    assert [failed.add(sample, 0.0) for sample in (*w1, w2)] == [False, False, False]
+    assert sorted(failed.writers) == ["w1", "w2"]
+    assert [failed.take(0.9), failed.take(1.0), failed.take(1.0), failed.take(1.0)] == [None, w1[0], w2, None]
+    failed.forget(w2)
+    assert failed.writers == ["w1"]
+    assert failed.add(w1[0], 1.0), "it is given up"
+    assert (failed.wait(1.0), failed.take(1.0)) == (0.0, w1[1])
+    assert failed.add(w1[1], 1.0)
+    assert (failed.writers, failed.wait(1.0)) == ([], None)
+
+
+def test_samples_of_other_writers_can_be_accessed_while_those_of_one_wait() -> None:
+    cache = SampleCache(ReaderQos())
+    for seq, writer in ((1, "w1"), (2, "w1"), (3, "w2")):
+        cache.add(_sample(seq, writer=writer))
+    assert [sample.seq for sample in cache.take(ANY, ["w1"])] == [3]
+    assert (cache.has(), cache.has(without=["w1"])) == (True, False)
+    assert [sample.seq for sample in cache.take(ANY)] == [1, 2]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ackstream.client.core.arguments import Retry
 from ackstream.client.core.connection import Producer
 from ackstream.client.errors import ReaderClosedError
 from ackstream.client.reading import _sample_cache as sample_cache
@@ -108,6 +109,60 @@ def test_a_handler_that_failed_is_called_again_until_it_has_done_its_work(
     assert [seen.count(seq) for seq in range(1, 9)] == [4, 1] * 4
     assert (reader.statistics.failed, caplog.text.count("ValueError: no"), reader.alive) == (12, 12, True)
     reader.close()
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_with_a_retry_later_samples_of_the_writer_wait_and_those_of_others_are_handled(
+    make: Callable[..., Any], caplog: pytest.LogCaptureFixture, *, batches: bool
+) -> None:
+    seen: list[tuple[str, int]] = []
+    reported: list[int] = []
+
+    def handle(sample: Sample) -> None:
+        seen.append((sample.publisher, sample.seq))
+        if sample.publisher == "w1" and sample.seq < 3 and seen.count(("w1", sample.seq)) < 4:
+            raise ValueError("no")
+
+    def handle_all(samples: list[Sample]) -> None:
+        for sample in samples:
+            handle(sample)
+
+    options: dict[str, Any] = {"batch_handler": handle_all, "max_batch": 1} if batches else {"handler": handle}
+    reader = make(retry=Retry(3, backoff=0.001), **options)
+    reader._label_acks.failed = lambda sample, _error: reported.append(sample.seq)
+    with reader._history.changed:
+        _publish(reader, 1, 2, 3, 4)
+        for number in range(1, 21):
+            reader._history.add(Sample("w2", None, None, b"", {}, 0, number, 0, 100 + number))
+        reader._history.mark_stored(StoredRange("w2", 1, 20, 0))
+    eventually(lambda: reader.statistics.acknowledged == 22, "all but those that are given up")
+    reader.close()
+    assert [seq for writer, seq in seen if writer == "w1"] == [1, 1, 1, 2, 2, 2, 3, 4]
+    assert [seq for writer, seq in seen if writer == "w2"] == [*range(1, 21)]
+    assert seen.index(("w2", 1)) < seen.index(("w1", 2)), "others go on"
+    assert (reported, reader.statistics.failed, caplog.text.count("ValueError: no")) == ([1, 2], 6, 6)
+
+
+def test_a_reader_is_closed_at_once_between_two_attempts(make: Callable[..., Any]) -> None:
+    failed = threading.Event()
+
+    def handle(_sample: Sample) -> None:
+        failed.set()
+        raise ValueError("no")
+
+    reader = make(handler=handle, retry=Retry(2, backoff=3_600, longest=3_600))
+    _publish(reader, 1, 2)
+    assert failed.wait(PATIENCE_SECONDS)
+    reader.close()
+    assert (reader.wait_closed(0), reader.statistics.failed, reader.statistics.acknowledged) == (True, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"retry": Retry(2)}, {"retry": Retry(2), "handler": print, "qos": ReaderQos(kind="protocol")}]
+)
+def test_a_retry_that_would_have_no_effect_is_refused(make: Callable[..., Any], options: dict[str, Any]) -> None:
+    with pytest.raises(InconsistentQosError, match="retry is for samples whose handler fails"):
+        make(**options)
 
 
 @pytest.mark.usefixtures("impatient")
