@@ -88,6 +88,7 @@ class ResponderOptions(ReceiverOptions):
     handler: Callable[[Signal], Answer] | Callable[[RecordSignal], Answer]
     labels: Iterable[str] = (LIVE_RESPONSE,)
     topics: Iterable[str] = ()
+    once: Path | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

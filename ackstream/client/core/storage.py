@@ -67,9 +67,10 @@ class StoreFile:
                     self._database.execute(statement, values)
                 self._database.execute("COMMIT")
             except BaseException as error:
-                # an interrupt, too, must not leave a transaction to the next change
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
+                # an interrupt, too, must not leave a transaction to the next change; another thread may have closed it
+                with suppress(sqlite3.ProgrammingError):
+                    if self._database.in_transaction:
+                        self._database.execute("ROLLBACK")
                 if not isinstance(error, sqlite3.Error):
                     raise
                 unusable = self._unusable(error)

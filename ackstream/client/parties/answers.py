@@ -1,22 +1,27 @@
-"""A handler's calls and answers, the labels that are not answered yet, and orders to cancel the request."""
+"""A handler's calls and answers, kept for copies of the request; the labels to be answered, and orders to cancel it."""
 
 from __future__ import annotations
 
 import heapq
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec import UNSET
 
 from ackstream.client.core.arguments import Retry
 from ackstream.client.core.messages import Answers, Work, text
+from ackstream.client.core.storage import StoreFile
+from ackstream.client.errors import StoreError
 from ackstream.protocol.ditto.acknowledgements import PROCESSING
-from ackstream.protocol.ditto.envelopes import Envelope
+from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
 from ackstream.protocol.ditto.labels import check_declared
 from ackstream.protocol.ditto.record_requests import cancels
 from ackstream.protocol.errors import DittoError
@@ -92,6 +97,77 @@ def call(handler: Callable[[Any], Answer], signal: Signal, retry: Retry | None, 
     raise AssertionError
 
 
+INBOX_SECONDS = 2 * 86_400.0
+"""A copy of a request arrives before: no answer counts for more than a day (``correlate.max_timeout``)."""
+INBOX_BYTES = 256 * 1024 * 1024
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE requests (
+  place INTEGER PRIMARY KEY, reply_id TEXT NOT NULL UNIQUE, answers BLOB NOT NULL, at REAL NOT NULL
+);
+"""
+# a few for each one that is added
+_FORGET = """
+DELETE FROM requests WHERE place IN (SELECT place FROM requests ORDER BY place LIMIT 8) AND (place <= ? OR at < ?)
+"""
+_ROW_BYTES = 200
+"""Bytes that a request takes besides its answers, about."""
+
+
+class Inbox:
+    """The requests that a member of a group has carried out, with its answers, in a file that survives a crash.
+
+    The oldest are dropped: after two days in which the responder ran, or once all take about 256 MiB. While it does not
+    run, nothing grows older, as the copies of requests wait, too. A file that fails is an error of the responder.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        group: str,
+        failed: Callable[[Exception], object],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open the file of a group, or create it; ``failed`` is called with the ``StoreError`` of a later call."""
+        lost = "carries requests out again whose answers were not committed"
+        layout: dict[str, Any] = {"version": _VERSION, "schema": _SCHEMA, "lost": lost}
+        self._file, self._failed = StoreFile(path, group, what="inbox", **layout), failed
+        # a place is the number of bytes up to it
+        ((self._place, latest),) = self._file.read("SELECT ifnull(max(place), 0), ifnull(max(at), 0) FROM requests")
+        self._now, self._began = now, now() - latest
+
+    def get(self, reply_id: str) -> list[Delayed] | None:
+        """Return the answers to a request; ``None`` if it was not carried out, as far as is known."""
+        try:
+            rows = self._file.read("SELECT answers FROM requests WHERE reply_id = ?", reply_id)
+        except StoreError as error:
+            self._failed(error)
+            raise
+        return [(delay, decode(value)) for delay, value in _read_answers(rows[0][0])] if rows else None
+
+    def add(self, reply_id: str, answers: list[Delayed]) -> None:
+        """Note that a request was carried out; a disk that cannot be written is logged."""
+        value = msgspec.msgpack.encode([(delay, encode(message)) for delay, message in answers])
+        self._place, at = self._place + len(value) + _ROW_BYTES, self._now() - self._began
+        try:
+            self._file.change(
+                ("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?)", (self._place, reply_id, value, at)),
+                (_FORGET, (self._place - INBOX_BYTES, at - INBOX_SECONDS)),
+                needed=False,
+            )
+        except StoreError as error:
+            # the work is done, and the answers are sent
+            self._failed(error)
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        self._file.close()
+
+
+_read_answers = msgspec.msgpack.Decoder(list[tuple[float, bytes]]).decode
+
+
 class OpenDelivery:
     """The labels of one signal that are not answered yet. Safe to use from several threads."""
 
@@ -119,8 +195,13 @@ class OpenDelivery:
         if self.held:
             outbox().hold(work)
 
-    def send(self, answers: list[Delayed], *, missing: bool = False) -> None:
-        """Send answers, with ``missing`` without those under labels that are answered already."""
+    def send(
+        self, answers: list[Delayed], *, missing: bool = False, keep: Callable[[list[Delayed]], object] | None = None
+    ) -> None:
+        """Send answers, with ``missing`` without those under labels that are answered already.
+
+        ``keep`` is called with those that are sent, before.
+        """
         outbox = self._outbox()
         if missing:
             wanted = {None, *self._missing}
@@ -128,6 +209,8 @@ class OpenDelivery:
         labels = {label for _, message in answers if (label := label_of(message)) is not None}
         for label in labels:
             check_declared(label, self._labels)
+        if keep is not None:
+            keep(answers)
         # progress is no answer
         labels -= {label_of(message) for _, message in answers if message.status == PROCESSING}
         for delay, message in answers:

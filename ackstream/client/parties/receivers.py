@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ackstream.client.core.arguments import Retry, check_type, check_word, names, takes
@@ -20,7 +21,16 @@ from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ReceiverOptions, ResponderOptions, SubscriberOptions
 from ackstream.client.parties import answers, signals
-from ackstream.client.parties.answers import Ack, Agenda, Answer, Cancellations, OpenDelivery, read_order
+from ackstream.client.parties.answers import (
+    Ack,
+    Agenda,
+    Answer,
+    Cancellations,
+    Delayed,
+    Inbox,
+    OpenDelivery,
+    read_order,
+)
 from ackstream.client.parties.signals import Delivered, Expired, ResponderStatistics, Signal, SubscriberStatistics
 from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
@@ -32,9 +42,7 @@ from ackstream.settings.kafka import real
 log = logging.getLogger(__name__)
 
 TOPIC_OF = {"events": "events", "live-events": "events", "live-commands": "signals", "messages": "signals"}
-
-
-_OUTCOMES = ("handled", "dropped", "expired", "cancelled")
+_OUTCOMES = ("handled", "dropped", "expired", "cancelled", "repeated")
 AnyStatistics = TypeVar("AnyStatistics", bound=ResponderStatistics)
 
 
@@ -50,7 +58,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
         self._handler: Callable[[Any], Answer] = options.handler
         self._skips, self._retry = options.expired == "skip", options.retry
         self._counts: Counter[str] = Counter()
-        self._cancellations = Cancellations()
+        self._cancellations, self._connected = Cancellations(), ExitStack()
         name = f"The {type(self).__name__} {options.group or ''}".rstrip()
         self._life = Lifetime(None, options.on_error, options.on_connection, name)
 
@@ -58,21 +66,20 @@ class _Receiver(Client, Generic[AnyStatistics]):
         connection, group = self._connection, options.group
         check_word("expired", options.expired, Expired)
         check_type("retry", options.retry, Retry, optional=True)
-        connected = ExitStack()
         try:
-            labels = self._labels = Labels(connected, connection, declared, group)
+            labels = self._labels = Labels(self._connected, connection, declared, group)
             own: dict[str, Any] = {"labels": labels, "life": self._life}
             self._worker = Worker(connection, topics, self._handle, group, options.start, **own)
             self._worker.turn = self._turn
             self._worker.notice = self._cancellations.note
             # lets others have the labels
-            self._worker.release = connected.close
+            self._worker.release = self._connected.close
             if set(topics) - {"events"}:
                 # commands, messages and records have deadlines
                 self._worker.begin = self._worker.ask_time
             self._worker.run()
         except BaseException:
-            connected.close()
+            self._connected.close()
             raise
 
     def _handle(self, record: Any, work: Work) -> None:
@@ -99,9 +106,10 @@ class _Receiver(Client, Generic[AnyStatistics]):
             opened.give_up()
             return
         self._counts["handled"] += 1
+        keep = partial(self._keep, signal)
         try:
             answer = answers.call(self._handler, signal, self._retry, self._worker)
-            opened.send(signals.messages(signal, answer))
+            opened.send(signals.messages(signal, answer), keep=keep)
             if automatic:
                 opened.send(signals.messages(signal, Ack()), missing=True)
         except answers.StoppedError:
@@ -109,7 +117,10 @@ class _Receiver(Client, Generic[AnyStatistics]):
         except Exception as error:
             self._counts["failed"] += 1
             log.exception("The handler failed for %s.", signal.correlation_id)
-            opened.send(signals.failure(signal, error), missing=True)
+            opened.send(signals.failure(signal, error), missing=True, keep=keep)
+
+    def _keep(self, signal: Signal, answers: list[Delayed]) -> None:
+        """Remember the answers to a signal, if that is wanted, before they are sent."""
 
     def close(self) -> None:
         """Stop after the signal at hand, store the answers (for at most 5 s), commit, release the labels.
@@ -162,7 +173,8 @@ class Responder(_Receiver[ResponderStatistics]):
     The labels belong to this responder, or to its group, as long as it runs and reaches the broker. If their lease
     could not be renewed in time, signals wait until it is. Invalid requests are skipped with a warning; the service
     answers them. With a group, offsets are committed when the answers are stored: after a crash or a restart some
-    signals are handled again, none is missed.
+    signals are handled again, none is missed. With ``once`` those that this process has carried out are answered as
+    before (``repeated``); the handler is not called.
     """
 
     _kind = ResponderStatistics
@@ -181,10 +193,13 @@ class Responder(_Receiver[ResponderStatistics]):
         :param expired: ``skip`` or ``handle`` commands whose timeout is over
         :param retry: how often the handler is called for a signal for which it raises anything but a ``DittoError``;
             its thread waits meanwhile. Closed then, it leaves the signal to its group
+        :param once: the file of this member of a group, created if it does not exist, with the requests that it has
+            carried out, and their answers; ``None``: it may carry a request out again after a crash
         :param on_error: called with the error that ends the responder, if one does
         :param on_connection: called when ``connected``, or ``disconnected``: Kafka does not store answers, or no broker
             was reached for 10 s
         :raises DittoError: 409, another client has one of the labels; 400, one is invalid or built in
+        :raises StoreError: the file of ``once`` cannot be used
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         super().__init__(options)
@@ -193,6 +208,12 @@ class Responder(_Receiver[ResponderStatistics]):
         self._topics = list(map(real, names("topics", options.topics)))
         if self._topics and self._responds:
             raise BadParameterError("labels has live-response, which no record requests: with topics give others.")
+        self._inbox = None
+        if options.once is not None:
+            if options.group is None:
+                raise BadParameterError("once is set without a group: no request is read again then. Give a group.")
+            self._inbox = Inbox(Path(options.once), options.group, self._life.fail)
+            self._connected.callback(self._inbox.close)
         self._start(options, self._topics or ["signals"], wanted - self._responds)
 
     def _receive(self, record: Any, work: Work) -> None:
@@ -208,7 +229,16 @@ class Responder(_Receiver[ResponderStatistics]):
             self._counts["expired"] += 1
             return
         opened = OpenDelivery(lambda: self._outbox, work, signal.correlation_id, issued)
+        known = None if self._inbox is None else self._inbox.get(signal.reply_id)
+        if known is not None:
+            self._counts["repeated"] += 1
+            opened.send(known)
+            return
         self._answer(replace(signal, _open=opened), opened)
+
+    def _keep(self, signal: Signal, answers: list[Delayed]) -> None:
+        if self._inbox is not None:
+            self._inbox.add(signal.reply_id, answers)
 
 
 def responder(*labels: str, **options: Any) -> Callable[[Callable[[Any], Answer]], Callable[..., Responder]]:

@@ -37,11 +37,11 @@ Expired = Literal["skip", "handle"]
 class ResponderStatistics(msgspec.Struct, frozen=True):
     """Signals and answers by outcome.
 
-    ``received`` is the sum of ``handled``, ``skipped`` (invalid requests), ``expired`` (their deadline was over) and
-    ``cancelled`` (taken back before); of the handled ones ``failed`` ended in an exception. ``answers`` were stored by
-    the broker, ``delayed`` ones wait for their time or for the lease of the labels, ``sending`` ones for the broker;
-    ``lost`` ones were rejected by it, or are under labels that another client has. ``unreadable`` records could not be
-    unpacked.
+    ``received`` is the sum of ``handled``, ``skipped`` (invalid requests), ``expired`` (their deadline was over),
+    ``cancelled`` (taken back before) and ``repeated`` (answered as before: ``once``); of the handled ones ``failed``
+    ended in an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for their time or for the lease
+    of the labels, ``sending`` ones for the broker; ``lost`` ones were rejected by it, or are under labels that another
+    client has. ``unreadable`` records could not be unpacked.
     """
 
     received: int
@@ -49,6 +49,7 @@ class ResponderStatistics(msgspec.Struct, frozen=True):
     skipped: int
     expired: int
     cancelled: int
+    repeated: int
     failed: int
     answers: int
     delayed: int

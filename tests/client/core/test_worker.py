@@ -23,11 +23,12 @@ from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.errors import ThreadDiedError
 from ackstream.client.parties import receivers
-from ackstream.client.parties.answers import Ack, Cancellations
+from ackstream.client.parties.answers import Ack, After, Cancellations
 from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.requests import requester as requests
 from ackstream.kafka.reader import MAX_RECORDS
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
+from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Kafka
 from tests.client.connections import FakeConnection
@@ -484,6 +485,41 @@ def test_a_responder_that_is_closed_between_two_calls_of_its_handler_leaves_the_
     assert (sent, consumer.commits[-1:]) == (([], [{0: 0}]) if group else ([500], []))
 
 
+def fails(_signal: Any) -> Any:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize("handler", [lambda _: Ack(201, {"n": 1}), lambda _: After(5, Ack()), lambda _: None, fails])
+def test_a_copy_of_a_request_that_was_carried_out_before_a_crash_is_answered_as_before(monkeypatch, tmp_path, handler):
+    monkeypatch.setattr(Answers, "ask_time", lambda _: None)
+    calls: list[int] = []
+    sent: list[Any] = []
+    monkeypatch.setattr(
+        Answers, "send", lambda _self, key, message, _work, delay: sent.append((key, encode(message), delay))
+    )
+
+    def handle(signal: Any) -> Any:
+        calls.append(signal.offset)
+        return handler(signal)
+
+    def run(number: int) -> Any:
+        # what a crash leaves behind: the file, and offsets that are not committed
+        reads = Consumer()
+        reads.records = [order_of(offset) for offset in range(number)]
+        connection = FakeConnection(reads, Closed())
+        connection.claim = lambda _labels: lambda: None
+        given: dict[str, Any] = {"labels": ["a-a"], "topics": ["signals"], "group": "g", "handler": handle}
+        with Responder(connection, once=tmp_path / "inbox", **given) as responder:
+            eventually(lambda: responder.statistics.received == number, "all")
+            return responder.statistics
+
+    assert (run(2).handled, calls) == (2, [0, 1])
+    first = list(sent)
+    statistics = run(3)
+    assert (statistics.repeated, statistics.handled, calls) == (2, 1, [0, 1, 2])
+    assert sent[len(first) :][: len(first)] == first
+
+
 @pytest.mark.parametrize(("limit", "most"), [("MAX_RECORDS", 3), ("BESIDE_BYTES", 30)])
 def test_beside_a_slow_handler_a_bounded_number_of_records_is_read_ahead(consumer, monkeypatch, limit, most):
     monkeypatch.setattr(worker, "KEEP_SECONDS", 0.001)
@@ -619,6 +655,8 @@ def test_a_signal_during_which_the_lease_lapses_is_acknowledged_all_the_same():
         "_topics": [],
         "_counts": Counter(),
         "_cancellations": Cancellations(),
+        "_retry": None,
+        "_inbox": None,
         "_handler": lambda _signal: Ack(204),
         "_worker": SimpleNamespace(
             originator_key=None,
