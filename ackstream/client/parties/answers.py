@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -19,6 +19,7 @@ from msgspec import UNSET
 from ackstream.client.core.arguments import Retry
 from ackstream.client.core.messages import Answers, Work, text
 from ackstream.client.core.storage import StoreFile
+from ackstream.client.core.worker import Worker
 from ackstream.client.errors import StoreError
 from ackstream.protocol.ditto.acknowledgements import PROCESSING
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
@@ -26,10 +27,6 @@ from ackstream.protocol.ditto.labels import check_declared
 from ackstream.protocol.ditto.record_requests import cancels
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CANCEL, CORRELATION_ID
-
-if TYPE_CHECKING:
-    from ackstream.client.core.worker import Worker
-    from ackstream.client.parties.signals import Signal
 
 log = logging.getLogger(__name__)
 
@@ -73,12 +70,15 @@ Delayed: TypeAlias = tuple[float, Envelope]
 """A message and after how many seconds it is sent."""
 
 
-class StoppedError(Exception):
+class HandlerStoppedError(Exception):
     """A member of a group was closed between two calls of its handler."""
 
 
-def call(handler: Callable[[Any], Answer], signal: Signal, retry: Retry | None, worker: Worker) -> Answer:
-    """Call a handler, again after an exception if ``retry`` allows that; raise the last one, or a ``StoppedError``."""
+def call(handler: Callable[[Any], Answer], signal: Any, retry: Retry | None, worker: Worker) -> Answer:
+    """Call a handler with a signal, again after an exception if ``retry`` allows that.
+
+    Raises the last exception, or a ``HandlerStoppedError``.
+    """
     for failures in count(1):
         try:
             return handler(signal)
@@ -93,7 +93,7 @@ def call(handler: Callable[[Any], Answer], signal: Signal, retry: Retry | None, 
                 raise
             log.warning("The handler failed for %s: next call in %g s.", signal.correlation_id, pause, exc_info=True)
             if not worker.pause(pause):
-                raise (StoppedError if worker.grouped else error) from error.__cause__
+                raise (HandlerStoppedError if worker.grouped else error) from error.__cause__
     raise AssertionError
 
 

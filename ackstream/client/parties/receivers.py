@@ -112,7 +112,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
             opened.send(signals.messages(signal, answer), keep=keep)
             if automatic:
                 opened.send(signals.messages(signal, Ack()), missing=True)
-        except answers.StoppedError:
+        except answers.HandlerStoppedError:
             opened.leave()
         except Exception as error:
             self._counts["failed"] += 1
