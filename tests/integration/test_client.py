@@ -524,6 +524,7 @@ def test_a_signal_whose_answer_was_not_given_is_handled_again(topics: Kafka, sen
 
 CRASHING = """
 import sys
+from pathlib import Path
 from ackstream.client import Ack, After, Responder
 from ackstream.settings import Kafka
 
@@ -532,7 +533,8 @@ def handle(signal):
     return Ack() if signal.value < 3 else After(3600, Ack())
 
 kafka = Kafka(bootstrap=sys.argv[1], topic_prefix=sys.argv[2], options={"python": {"session.timeout.ms": "6000"}})
-with Responder(kafka, handler=handle, labels=["meter"], group="devices"):
+once = Path(sys.argv[3]) if sys.argv[3:] else None
+with Responder(kafka, handler=handle, labels=["meter"], group="devices", once=once):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -555,6 +557,60 @@ def test_a_responder_that_is_killed_leaves_nothing_out(topics: Kafka, sender: Ca
             ),
             "all are acknowledged",
         )
+
+
+def test_a_responder_that_was_killed_carries_nothing_out_a_second_time(
+    topics: Kafka, sender: Callable[..., None], tmp_path: Path
+):
+    inbox = tmp_path / "inbox"
+    command = [sys.executable, "-W", "ignore", "-c", CRASHING, topics.bootstrap, topics.topic_prefix, str(inbox)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        sender(*range(7))
+        for _ in range(7):
+            process.stdout.readline()
+        process.kill()
+    calls: list[int] = []
+
+    def handle(signal: Any) -> Ack:
+        calls.append(signal.value)
+        return Ack()
+
+    with Responder(topics, handler=handle, labels=["meter"], group="devices", once=inbox) as responder:
+        sender(7)
+        eventually(lambda: 7 in calls, "all before are handled, or answered")
+        # the third one and those behind it were not committed; the last one may not have been noted
+        assert set(calls) <= {6, 7}
+        assert responder.statistics.repeated >= 3
+
+
+@pytest.mark.parametrize("group", [None, "devices"])
+def test_a_command_that_is_taken_back_is_skipped_and_a_handler_at_work_sees_it(topics: Kafka, group: str | None):
+    begun, ordered = threading.Event(), threading.Event()
+    seen: dict[int, bool] = {}
+
+    def handle(signal: Any) -> Ack:
+        if signal.value == 0:
+            begun.set()
+            assert ordered.wait(PATIENCE_SECONDS)
+            eventually(lambda: signal.cancelled, "it is taken back")
+        seen[signal.value] = signal.cancelled
+        return Ack()
+
+    with (
+        Responder(topics, handler=handle, labels=["meter"], group=group) as responder,
+        Requester(topics) as requester,
+    ):
+        for number in range(50):
+            command = Command.modify_attribute(THING, "x", number)
+            requester.send(command, acks=["meter"], timeout="60s", correlation_id=str(number))
+        assert begun.wait(PATIENCE_SECONDS)
+        for number in (30, 0):
+            eventually(lambda identity=str(number): requester.cancel(identity), "it is stored")
+        ordered.set()
+        eventually(lambda: responder.statistics.received == 50, "all were read")
+        assert (responder.statistics.handled, responder.statistics.cancelled) == (49, 1)
+    assert seen == {number: number == 0 for number in range(50) if number != 30}
 
 
 def test_the_labels_of_a_responder_are_declared(topics: Kafka, sender: Callable[..., None]):
