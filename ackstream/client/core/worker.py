@@ -259,10 +259,11 @@ class Worker(Closing):
 
     def _read(self, wait_ms: int) -> list[Any]:
         """Read records, and notice each."""
+        if self.notice is None:
+            return self.reader.read(wait_ms, self._limit)
         records = self.reader.read(wait_ms, self._limit if self._busy is None else MAX_RECORDS)
-        if self.notice is not None:
-            for record in records:
-                self.notice(record)
+        for record in records:
+            self.notice(record)
         return records
 
     def _settle(self) -> None:

@@ -143,6 +143,48 @@ def test_with_a_retry_failed_samples_of_a_writer_follow_one_another_and_the_last
     assert (failed.writers, failed.wait(1.0)) == ([], None)
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from(["w1", "w2"]), st.integers(0, 4)), max_size=12),
+    st.integers(1, 3),
+    st.integers(1, 4),
+)
+def test_with_a_retry_every_sample_has_its_attempts_one_after_the_other_in_the_order_of_its_writer(
+    plan: list[tuple[str, int]], attempts: int, batch: int
+) -> None:
+    cache, failed, now = SampleCache(ReaderQos()), FailedSamples(Retry(attempts, 1.0)), 0.0
+    fails = dict(enumerate((fails for _, fails in plan), 1))
+    for seq, (writer, _) in enumerate(plan, 1):
+        cache.add(_sample(seq, writer=writer))
+    calls: dict[str, list[int]] = {"w1": [], "w2": []}
+    reported: list[int] = []
+
+    def handle(samples: list[Sample]) -> None:
+        # of a batch all fail, or none
+        bad = [sample for sample in samples if calls[sample.publisher].count(sample.seq) < fails[sample.seq]]
+        for sample in samples:
+            calls[sample.publisher].append(sample.seq)
+            if not bad:
+                failed.forget(sample)
+            elif failed.add(sample, now):
+                reported.append(sample.seq)
+
+    while (taken := cache.take(batch, failed.writers)) or failed.wait(now) is not None:
+        if taken:
+            handle(taken)
+        elif (again := failed.take(now)) is not None:
+            handle([again])
+        else:
+            now += failed.wait(now) or 0.0
+    for writer, seen in calls.items():
+        assert list(dict.fromkeys(seen)) == [seq for seq, (name, _) in enumerate(plan, 1) if name == writer]
+        # behind the batch that it failed with, each one comes to its end before the next one
+        alone = [seq for at, seq in enumerate(seen) if seq in seen[:at]]
+        assert alone == sorted(alone)
+        assert all(seen.count(seq) <= attempts for seq in seen)
+    assert all(seen.count(seq) == attempts for seen in calls.values() for seq in seen if seq in reported)
+    assert (list(failed.writers), len(reported)) == ([], len(set(reported)))
+
+
 def test_samples_of_other_writers_can_be_accessed_while_those_of_one_wait() -> None:
     cache = SampleCache(ReaderQos())
     for seq, writer in ((1, "w1"), (2, "w1"), (3, "w2")):
