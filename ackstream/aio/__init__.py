@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ackstream import client as sdk
-from ackstream.aio._base import SLICE_SECONDS, Calls, apart, aside, coroutine, future, outcome, same, sliced
+from ackstream.aio._base import SLICE_SECONDS, Calls, apart, aside, coroutine, future, iterated, outcome, same, sliced
 from ackstream.aio._base import AsyncClient as AsyncClient
 from ackstream.aio._base import AsyncIteration as AsyncIteration
 from ackstream.client import options
@@ -29,6 +29,16 @@ if TYPE_CHECKING:
 
     from ackstream.client.parties.answers import Answer
     from ackstream.protocol.messages import CommandAck
+
+
+class AsyncUpdates(AsyncIteration[sdk.Reply]):
+    """The twin of :class:`Updates`: ``async for update in requester.stream(…)``; ``updates`` are those themselves."""
+
+    def __init__(self, updates: sdk.Updates) -> None:
+        self.updates = updates
+
+    def _ask(self) -> asyncio.Future[sdk.Reply | None]:
+        return asyncio.wrap_future(self.updates.ask())
 
 
 class AsyncRequester(AsyncClient[sdk.Requester]):
@@ -50,7 +60,13 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
         return await (await self._sent(call))
 
     send_record = coroutine(sdk.Requester.send_record, _sent)
+
+    async def _streamed(self, call: Callable[[], sdk.Updates]) -> AsyncUpdates:
+        return AsyncUpdates(await aside(call))
+
     request_record = coroutine(sdk.Requester.send_record, _answered)
+    stream = iterated(sdk.Requester.stream, AsyncUpdates)
+    stream_record = coroutine(sdk.Requester.stream_record, _streamed)
     cancel = same(sdk.Requester.cancel)
 
 

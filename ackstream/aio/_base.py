@@ -145,6 +145,16 @@ def same(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, 
     return call
 
 
+def iterated(method: Callable[Concatenate[Any, P], T], iterate: Callable[[T], R]) -> Callable[Concatenate[Any, P], R]:
+    """Return a method that does not wait, with the result of ``iterate`` for that of the client."""
+
+    @wraps(method)
+    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> R:
+        return iterate(getattr(self.client, method.__name__)(*arguments, **named))
+
+    return call
+
+
 async def outcome(_twin: Any, call: Callable[[], Future[T]]) -> T:
     return await asyncio.wrap_future(call())
 

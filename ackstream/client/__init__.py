@@ -46,6 +46,7 @@ from ackstream.client.requests.commands import Command as Command
 from ackstream.client.requests.replies import Reply as Reply
 from ackstream.client.requests.replies import RequesterStatistics as RequesterStatistics
 from ackstream.client.requests.replies import Stored as Stored
+from ackstream.client.requests.replies import Updates as Updates
 from ackstream.client.requests.requester import Requester as Requester
 from ackstream.client.requests.requester import fields_of as fields_of
 from ackstream.errors import AccessRefusedError as AccessRefusedError

@@ -22,6 +22,7 @@ from ackstream.client.publishing._reader_acks import Callback
 from ackstream.client.publishing.publications import FailedMessage, Receipt, Stage
 from ackstream.client.queues.queued_messages import AckMode, FlowQos, QueueMessage
 from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
+from ackstream.client.requests.replies import Reply
 from ackstream.kafka.clients import DELIVERY_SECONDS
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
@@ -53,6 +54,7 @@ class RequesterOptions(ClientOptions):
     default_timeout: float = 60.0
     grace: float = 10.0
     delivery_timeout: float = DELIVERY_SECONDS
+    on_amended: Callable[[Reply], object] | None = None
 
 
 @dataclass(frozen=True)

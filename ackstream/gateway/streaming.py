@@ -20,8 +20,7 @@ from ackstream.client.core.labels import Declarer
 from ackstream.client.core.messages import Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.parties.signals import read_publication
-from ackstream.client.requests.commands import retrieval
-from ackstream.client.requests.requester import fields_in
+from ackstream.client.requests.commands import fields_in, retrieval
 from ackstream.gateway.middleware.admission import ANONYMOUS, ClientAdmission
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.correlation_ids import shown_id

@@ -17,6 +17,7 @@ from ackstream.client import (
     Ack,
     BadParameterError,
     ClosedError,
+    Command,
     CommandTimeout,
     FlushTimeout,
     PreconditionNotMetError,
@@ -39,6 +40,7 @@ from tests.client.publishing.test_publisher import Brokers
 from tests.client.queries.test_message_stream import _add, _message
 from tests.client.queues.test_queue_consumer import Service
 from tests.client.reading.test_sample_reader import _publish
+from tests.client.requests.test_requester import THING, shown, write
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 TWINS = (
@@ -268,6 +270,43 @@ def test_a_record_is_sent_and_its_reply_awaited() -> None:
 
     replies = asyncio.run(main())
     assert [(reply.status, bytes(reply.acks["a:a"].payload)) for reply in replies] == [(204, b'"1"'), (204, b'"2"')]
+
+
+@pytest.mark.parametrize("topic", ["signals", "orders"])
+def test_a_stream_is_iterated_in_the_loop_and_a_cancelled_wait_loses_no_update(topic: str) -> None:
+    system = RequestSystem(Settings(correlate=Correlate(request_topics=("orders",))))
+
+    async def main() -> list[tuple[str, int]]:
+        async with aio.AsyncRequester.over(system.requester()) as requester:
+            asked = {"acks": ["a:a"], "timeout": 2, "correlation_id": "c"}
+            if topic == "orders":
+                stream = await requester.stream_record("orders", b"1", **asked)
+            else:
+                stream = requester.stream(Command.modify_attribute(THING, "on", value=True), **asked)
+            waiting = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            write(system, topic, "progress", 1)
+            found = [shown(await anext(stream))]
+            write(system, topic, "progress", 2)
+            system.advance(3)
+            return found + [shown(reply) async for reply in stream]
+
+    assert asyncio.run(main()) == [("progress", 1), ("progress", 2), ("timeout", 408)]
+
+
+def test_the_error_of_a_streamed_request_is_raised_in_the_loop() -> None:
+    async def main() -> None:
+        async with aio.AsyncRequester.over(RequestSystem().requester()) as requester:
+            stream = requester.stream(COMMAND, acks=["a:a"])
+            waiting = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+        with pytest.raises(ClosedError):
+            await waiting
+
+    asyncio.run(main())
 
 
 def test_a_decorated_coroutine_function_starts_its_responder(monkeypatch: pytest.MonkeyPatch) -> None:

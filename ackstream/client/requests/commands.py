@@ -8,15 +8,18 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from ackstream.client.core.arguments import check_type, encoded, names
+from ackstream.client.requests.replies import Reply
 from ackstream.errors import BadParameterError
 from ackstream.protocol import record_headers as wire
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES, is_too_long
-from ackstream.protocol.ditto.envelopes import Envelope, raw
-from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
+from ackstream.protocol.ditto.envelopes import Envelope, encode, json_text, raw
+from ackstream.protocol.ditto.headers import REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT, names_sender
 from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.protocol.ditto.twin.access import signature
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import shown
+from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
 from ackstream.protocol.record_headers import CORRELATION_ID
+from ackstream.settings.security import Secret
 
 Channel = Literal["twin", "live"]
 Action = Literal["create", "retrieve", "modify", "merge", "delete"]
@@ -26,6 +29,8 @@ _OF_REQUEST = {
     *(wire.REPLY_TO, wire.SPRING_REPLY_TOPIC, wire.SPRING_REPLY_PARTITION),
 }
 """Record headers that decide how a request is answered."""
+RECORD = Envelope(TopicPath.of(None, "twin", "messages"), {})
+"""In place of the command of a record, which is about no thing: aggregates and errors of no thing answer it."""
 
 
 class Command:
@@ -162,3 +167,40 @@ def further_headers(given: Mapping[str, str | bytes]) -> list[tuple[str, bytes]]
         if name in _OF_REQUEST:
             raise BadParameterError(f"headers has {name}, which is the service's own: rename it, or use the argument.")
     return [(name, encoded("headers", value) if isinstance(value, str) else value) for name, value in given.items()]
+
+
+def address_record(
+    headers: Mapping[str, str | bytes], *, timeout: float | str | None, acks: Iterable[str], correlation_id: str | None
+) -> tuple[Envelope, list[tuple[str, bytes]]]:
+    """Return the request of a record with further headers, in place of a command, and its record headers.
+
+    Errors are those of :func:`address` and :func:`further_headers`.
+    """
+    asked, _ = address(RECORD, timeout=timeout, acks=acks, correlation_id=correlation_id)
+    texts = asked.headers | {REQUESTED_ACKS: json_text(asked.headers[REQUESTED_ACKS])}
+    found = further_headers(headers) + [(name, text.encode()) for name, text in texts.items()]
+    asked.headers |= headers
+    return asked, found
+
+
+def signed(command: Envelope, key: Secret | None) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """Return the value and the headers of a command's record, signed if it names its sender and there is a key."""
+    identity, value = command.headers[CORRELATION_ID], encode(command)
+    headers = [(CORRELATION_ID, identity.encode())]
+    if key is not None and names_sender(command.headers):
+        headers.append((wire.ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
+    return value, headers
+
+
+def fields_in(reply: Reply, thing_id: str) -> dict[str, Any]:
+    """Return the fields in a query's reply; an unknown thing has none (Ditto's ``SignalEnrichmentFailedException``)."""
+    if reply.ok and isinstance(reply.value, dict):
+        return reply.value
+    if reply.status == NOT_FOUND:
+        return {}
+    raise DittoError(
+        reply.status,
+        "connectivity:signal.enrichment.failed",
+        "Signal enrichment failed.",
+        f"The extra fields of the thing {thing_id} could not be retrieved.",
+    )

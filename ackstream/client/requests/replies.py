@@ -1,42 +1,41 @@
-"""Replies and the open requests that they answer. Times are seconds of a monotonic clock, given by the caller."""
+"""Replies to requests, and the updates that come before a reply."""
 
 from __future__ import annotations
 
-import heapq
+import logging
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
-from ackstream.client.errors import ClosedError, CorrelationIdInUseError, RequestError
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_issued
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import Envelope, decode, decoded
 from ackstream.protocol.ditto.headers import ACK_QUORUM
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, STATUS
+from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, REPLY_VERSION, STATUS
 
-REMEMBERED = 16_384
-"""The number of reply-ids that are remembered. After a crash the sink repeats only its latest records."""
+log = logging.getLogger(__name__)
 
-STORE_CHECK_SECONDS = 1.0
-MAX_EARLY = 8
-
-Verdict = Literal["not_sent", "no_reply"]
-"""The key of its count, too."""
-
+MAX_UNREAD, MAX_UNREAD_BYTES = 1_000, 16_000_000
+REMEMBERED_UPDATES = 1_024
+"""The number of updates of a request of which a copy is recognized."""
 
 _EXPLAINED = {
     "acknowledgements": "Every requested acknowledgement arrived.",
     "response": "The response arrived.",
     "cancelled": "The request was cancelled.",
+    "progress": "Acknowledgements arrived; the request is still open.",
+    "amended": "Late acknowledgements made the request succeed after its deadline.",
 }
 
 
@@ -46,7 +45,8 @@ class Reply:
 
     ``status`` is of HTTP, ``timestamp`` the broker's time in epoch milliseconds. ``completed_by`` is why the wait
     ended: ``acknowledgements`` (all arrived, or a quorum is decided), ``response``, ``timeout``, ``cancelled``,
-    ``error`` or ``invalid``.
+    ``error`` or ``invalid``; ``amended``: a second reply, with the ``version`` 2, after a timeout; ``progress``: an
+    update, whose ``acks`` are those since the last one (status 102), after which the wait goes on.
     """
 
     correlation_id: str
@@ -55,6 +55,17 @@ class Reply:
     completed_by: str
     data: bytes
     timestamp: int = 0
+    version: int = 1
+
+    @property
+    def is_update(self) -> bool:
+        """Whether it is no reply yet: the request stays open."""
+        return self.completed_by == "progress"
+
+    @property
+    def amends(self) -> bool:
+        """Whether it is the second reply to a request whose first one was a timeout."""
+        return self.completed_by == "amended"
 
     @property
     def ok(self) -> bool:
@@ -64,7 +75,7 @@ class Reply:
     @property
     def complete(self) -> bool:
         """Whether the answer contains everything that was awaited; if not, ``explanation`` gives the reason."""
-        return self.completed_by in ("acknowledgements", "response")
+        return self.completed_by in ("acknowledgements", "response", "amended")
 
     @cached_property
     def envelope(self) -> Envelope:
@@ -104,8 +115,6 @@ class Reply:
         match self.completed_by:
             case "acknowledgements" if ACK_QUORUM in self.envelope.headers:
                 return "The quorum of the acknowledgements was decided."
-            case "acknowledgements" | "response" | "cancelled":
-                return _EXPLAINED[self.completed_by]
             case "timeout":
                 late = ", ".join(self.missing) or "the response"
                 return f"The deadline passed before this arrived: {late}."
@@ -113,7 +122,7 @@ class Reply:
                 return f"An error ended the wait: {self._message}"
             case "invalid":
                 return f"The request was refused: {self._message}"
-        return f"It was completed by {self.completed_by!r}."
+        return _EXPLAINED.get(self.completed_by, f"It was completed by {self.completed_by!r}.")
 
     @property
     def _message(self) -> str:
@@ -126,7 +135,8 @@ def read_reply(record_headers: Iterable[tuple[str, bytes | None]], data: bytes |
     try:
         texts = [(named[name] or b"").decode() for name in (CORRELATION_ID, REPLY_ID, STATUS, COMPLETED_BY)]
         identity, reply_id, status, completed_by = texts
-        return Reply(identity, reply_id, int(status), completed_by, data or b"", timestamp)
+        version = int(named.get(REPLY_VERSION) or 1)
+        return Reply(identity, reply_id, int(status), completed_by, data or b"", timestamp, version)
     except (KeyError, ValueError):
         return None
 
@@ -176,154 +186,91 @@ def described(outcome: Reply | Stored) -> tuple[dict[str, Any], str | None]:
     return found, None
 
 
-@dataclass(eq=False)
-class OpenRequest:
-    """An open request.
+class Updates(Iterator[Reply]):
+    """The updates of one request as they come, and at last its reply; the error of the request is raised in its place.
 
-    After storage, which has to come by ``give_up_at`` and is reported to ``on_stored``, it waits ``wait`` seconds for a
-    reply; ``None``: storage completes it. ``reply_id`` follows from where it is stored, which ``place`` names by topic
-    and partition; replies that may be to it are ``early`` until then.
+    Each update is a ``Reply`` whose ``completed_by`` is ``progress``; equal ones are given once. At most 1,000 unread
+    updates and 16 MB are kept; older ones are dropped with a warning in the log, but the reply has all answers. A loop
+    that is left early frees them: the request goes on, and its reply is dropped. Safe to use from several threads; each
+    update goes to one of them.
+
+    :ivar reply: the future of the reply
+    :ivar correlation_id: that of the request, for ``Requester.cancel``
     """
 
-    correlation_id: str
-    wait: float | None
-    give_up_at: float
-    topic: TopicPath
-    on_stored: Callable[[], None] | None = None
-    future: Future[Any] = field(default_factory=Future)
-    stored_at: float | None = None
-    reply_id: str | None = None
-    place: tuple[str, int] | None = None
-    early: list[Reply] = field(default_factory=list)
+    def __init__(self, make: Callable[[], Future[Any]]) -> None:
+        """Wait for updates; ``make`` makes a future."""
+        self.correlation_id = ""
+        self.reply: Future[Reply] = make()
+        self._make = make
+        # the callbacks of a future are called while it is held
+        self._lock = threading.RLock()
+        self._unread: deque[Reply] = deque()
+        self._waiting: deque[Future[Reply | None]] = deque()
+        self._known: Latest[bytes, None] = Latest(REMEMBERED_UPDATES)
+        self._bytes = 0
+        self._ended = self._dropped = False
+        # an iteration that was left is not kept by its open request
+        self.reply.add_done_callback(partial(_give, weakref.ref(self)))
 
-    @cached_property
-    def key(self) -> bytes:
-        """The correlation-id as a record header."""
-        return self.correlation_id.encode()
-
-    def end(self, outcome: Reply | Stored | RequestError) -> None:
-        """End the future, unless it was cancelled."""
-        if not self.future.set_running_or_notify_cancel():
-            return
-        if isinstance(outcome, RequestError):
-            self.future.set_exception(outcome)
-        else:
-            self.future.set_result(outcome)
-
-
-class OpenRequests:
-    """All open requests. Safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        self._open: dict[bytes, OpenRequest] = {}
-        # keys, not requests: an answered one stays here until its time comes, and must not keep its reply in memory
-        self._agenda: list[tuple[float, bytes]] = []
-        self._answered: Latest[bytes, None] = Latest(REMEMBERED)
-        self._closed = False
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, request: OpenRequest, now: float) -> None:
-        """Add a request that is about to be sent, unless its correlation-id is open, or ``close_all`` was called."""
-        identity = request.correlation_id
+    def add(self, update: Reply) -> None:
+        """Add an update, unless an equal one was added before; called by the requester."""
+        digest = blake2b(update.data, digest_size=16).digest()
         with self._lock:
-            if self._closed:
-                raise ClosedError(f"The requester is closed; {identity} was not sent.", identity)
-            if self._open.setdefault(request.key, request) is not request:
-                raise CorrelationIdInUseError(
-                    f"A request with the correlation-id {identity} is open, and its reply would belong to both: use "
-                    "another correlation-id.",
-                    identity,
-                )
-            self._plan(now + (request.wait or STORE_CHECK_SECONDS), request)
-            self.counts["sent"] += 1
+            if digest in self._known:
+                return
+            self._known[digest] = None
+            self._unread.append(update)
+            self._bytes += len(update.data)
+            while len(self._unread) > 1 and (len(self._unread) > MAX_UNREAD or self._bytes > MAX_UNREAD_BYTES):
+                self._take()
+                if not self._dropped:
+                    self._dropped = True
+                    log.warning("Updates of the request %s are not read, and older ones dropped.", self.correlation_id)
+            self.give()
 
-    def stored(self, request: OpenRequest, now: float, reply_id: str | None = None) -> bool:
-        """Note that the broker has stored a request; return whether that completes it."""
+    def ask(self) -> Future[Reply | None]:
+        """Return the future of the next update or of the reply, ``None`` after that; a cancelled one takes nothing."""
+        future = self._make()
         with self._lock:
-            request.stored_at, request.reply_id = now, reply_id
-            return request.wait is None and self._close(request, "published")
+            self._waiting.append(future)
+            self.give()
+        return future
 
-    def refused(self, request: OpenRequest) -> bool:
-        """Note that the broker will not store a request; return whether that ends it."""
+    def give(self) -> None:
+        """Give updates, and once there are none the outcome of the request, to those that wait."""
         with self._lock:
-            return self._close(request, "not_sent")
+            while self._waiting and (self._unread or self.reply.done()):
+                future = self._waiting.popleft()
+                if not future.set_running_or_notify_cancel():
+                    continue
+                if self._unread:
+                    future.set_result(self._take())
+                elif self._ended or self.reply.cancelled():
+                    future.set_result(None)
+                else:
+                    self._ended = True
+                    error = self.reply.exception()
+                    future.set_result(self.reply.result()) if error is None else future.set_exception(error)
 
-    def find(self, key: bytes | None) -> OpenRequest | None:
-        """Return the request of a correlation-id; cheap, since most replies belong to other requesters."""
-        return None if key is None else self._open.get(key)
+    def _take(self) -> Reply:
+        update = self._unread.popleft()
+        self._bytes -= len(update.data)
+        return update
 
-    def accepts(self, request: OpenRequest, reply: Reply) -> bool:
-        """Return whether a reply is to this request, and not to another one of the same correlation-id.
-
-        The reply to an unreadable request names no thing: its id alone shows that, and it may wait in ``early``.
-        """
-        if reply.reply_id == request.reply_id:
-            return True
-        with suppress(DittoError):
-            if reply.answers(request.topic):
-                return True
-        with self._lock:
-            if request.stored_at is None and len(request.early) < MAX_EARLY:
-                request.early.append(reply)
-            return reply.reply_id == request.reply_id
-
-    def answer(self, key: bytes, reply_id: bytes) -> OpenRequest | None:
-        """Close and return the request that a reply answers; ``None`` for a duplicate, or if no request is open."""
-        with self._lock:
-            if reply_id in self._answered:
-                self.counts["repeats"] += 1
-                return None
-            request = self._open.pop(key, None)
-            if request is None:
-                return None
-            self._answered[reply_id] = None
-            self.counts["answered"] += 1
-            return request
-
-    def due(self, now: float) -> list[tuple[OpenRequest, Verdict]]:
-        """Close and return the requests whose time is over."""
-        found: list[tuple[OpenRequest, Verdict]] = []
-        with self._lock:
-            while self._agenda and self._agenda[0][0] <= now:
-                request = self._open.get(heapq.heappop(self._agenda)[1])
-                if request is not None and (verdict := self._judge(request, now)) is not None:
-                    self._close(request, verdict)
-                    found.append((request, verdict))
+    def __next__(self) -> Reply:
+        future = self.ask()
+        try:
+            found = future.result()
+        finally:
+            # a wait that was interrupted takes no update
+            future.cancel()
+        if found is None:
+            raise StopIteration
         return found
 
-    def close_all(self) -> list[OpenRequest]:
-        """Close and return all open requests; none can be added afterwards."""
-        with self._lock:
-            self._closed = True
-            found = list(self._open.values())
-            self._open.clear()
-            self._agenda.clear()
-            return found
 
-    def _judge(self, request: OpenRequest, now: float) -> Verdict | None:
-        if request.stored_at is None or request.wait is None:
-            if now < request.give_up_at + STORE_CHECK_SECONDS:
-                self._plan(now + STORE_CHECK_SECONDS, request)
-                return None
-            # without a report of the producer
-            return "not_sent"
-        deadline = request.stored_at + request.wait
-        if now < deadline:
-            self._plan(deadline, request)
-            return None
-        return "no_reply"
-
-    def _close(self, request: OpenRequest, outcome: str) -> bool:
-        """Close and count a request, unless it is closed; return whether it was open."""
-        if self._open.get(request.key) is not request:
-            return False
-        del self._open[request.key]
-        self.counts[outcome] += 1
-        return True
-
-    def _plan(self, when: float, request: OpenRequest) -> None:
-        heapq.heappush(self._agenda, (when, request.key))
+def _give(updates: weakref.ref[Updates], _reply: Future[Reply]) -> None:
+    found = updates()
+    if found is not None:
+        found.give()

@@ -2,9 +2,11 @@
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,25 +14,22 @@ from ackstream.client.core.arguments import check_type, takes
 from ackstream.client.core.connection import ReliableSender, Sending, connection_of
 from ackstream.client.core.lifetime import Client, Lifetime, call_handler
 from ackstream.client.core.tracing import trace_sending
-from ackstream.client.errors import ClosedError, NoReplyExpectedError, NotSentError, RequestError, RequestTimeout
+from ackstream.client.errors import ClosedError, NoReplyExpectedError, RequestError, RequestTimeout
 from ackstream.client.options import RecordRequest, RequesterOptions
 from ackstream.client.requests import replies
-from ackstream.client.requests.commands import address, further_headers, retrieval
-from ackstream.protocol.ditto.envelopes import Envelope, encode, json_text
-from ackstream.protocol.ditto.headers import REQUESTED_ACKS, TIMEOUT, names_sender
+from ackstream.client.requests.commands import RECORD, address, address_record, fields_in, retrieval, signed
+from ackstream.client.requests.open_requests import OpenRequest, OpenRequests
+from ackstream.protocol.ditto.envelopes import Envelope
+from ackstream.protocol.ditto.headers import TIMEOUT
 from ackstream.protocol.ditto.requests import read_request
-from ackstream.protocol.ditto.topics import TopicPath
-from ackstream.protocol.ditto.twin.access import signature
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.ledger import reply_id
-from ackstream.protocol.record_headers import CANCEL, CORRELATION_ID, ORIGINATOR_SIGNATURE, REPLY_ID, REPLY_TO
+from ackstream.protocol.record_headers import AMEND, CANCEL, CORRELATION_ID, PROGRESS, REPLY_TO
 
 log = logging.getLogger(__name__)
 
 MAX_TIMEOUT_MS = 86_400_000
-_RECORD = Envelope(TopicPath.of(None, "twin", "messages"), {})
-"""In place of the command of a record, which is about no thing: aggregates and errors of no thing answer it."""
 
 
 class Requester(Client):
@@ -55,6 +54,8 @@ class Requester(Client):
         :param on_error: called with the error that ends the requester, if one does
         :param on_connection: called when ``connected``, or ``disconnected``: a request ended without a reply, or
             Kafka does not store requests or is not reached for 10 s
+        :param on_amended: called in the thread of replies with the second reply (``completed_by`` ``amended``) of each
+            of the last 16,384 requests that had the header ``amend``, and ended by timeout
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
         """
         self._options, self._connection = options, connection_of(options.bootstrap_servers)
@@ -62,7 +63,7 @@ class Requester(Client):
         self._signals = self._kafka.topic("signals")
         self._replies = options.reply_to or self._kafka.topic("replies")
         self._reply_to = [] if options.reply_to is None else [(REPLY_TO, options.reply_to.encode())]
-        self._requests = replies.OpenRequests()
+        self._requests = OpenRequests(options.on_amended)
         self._silent = False  # the last reply did not come
         self._life = Lifetime(self._end, options.on_error, options.on_connection, "The requester")
         self._reader = self._connection.reader(self._replies, writes=(self._signals,))
@@ -111,9 +112,14 @@ class Requester(Client):
         :raises ValueError: the correlation-id has more than 1,024 bytes in JSON
         :raises ClosedError: the requester is closed
         """
-        envelope, identity = address(
+        envelope, _ = address(
             command, timeout=timeout, acks=acks, response_required=response_required, correlation_id=correlation_id
         )
+        return self._send(envelope, on_stored)
+
+    def _send(
+        self, envelope: Envelope, on_stored: Callable[[], None] | None, updates: replies.Updates | None = None
+    ) -> Future[replies.Reply]:
         timeout_ms = round(self._options.default_timeout * 1000)
         # an invalid request is sent, too: the service answers it
         with suppress(DittoError):
@@ -125,7 +131,28 @@ class Requester(Client):
                     " require a response."
                 )
         wait = timeout_ms / 1000 + self._options.grace
-        return self._open(self._record(envelope, identity), envelope.topic, identity, wait, on_stored)
+        return self._open(self._record(envelope), envelope, wait, on_stored, updates)
+
+    def stream(
+        self,
+        command: Envelope,
+        *,
+        timeout: float | str | None = None,
+        acks: Iterable[str] | None = None,
+        correlation_id: str | None = None,
+        on_stored: Callable[[], None] | None = None,
+    ) -> replies.Updates:
+        """Send a request, and iterate over its acknowledgements as they come; the last one is the reply.
+
+        Its header ``progress`` is set. Parameters and errors are those of :meth:`send`; those of its future are raised
+        by the iteration.
+        """
+        self._check_thread()
+        envelope, _ = address(command, timeout=timeout, acks=acks, correlation_id=correlation_id)
+        envelope.headers[PROGRESS] = True
+        updates = replies.Updates(self._connection.future)
+        self._send(envelope, on_stored, updates)
+        return updates
 
     def request(
         self,
@@ -153,10 +180,10 @@ class Requester(Client):
         callbacks run in the producer's thread. Parameters and errors are those of :meth:`send` but
         ``NoReplyExpectedError``.
         """
-        envelope, identity = address(
+        envelope, _ = address(
             command, timeout=timeout, acks=acks, response_required=False, correlation_id=correlation_id
         )
-        return self._open(self._record(envelope, identity), envelope.topic, identity, None)
+        return self._open(self._record(envelope), envelope, None)
 
     @takes(RecordRequest)
     def send_record(self, new: RecordRequest) -> Future[replies.Reply]:
@@ -170,17 +197,28 @@ class Requester(Client):
         :raises DittoError: the timeout is negative, or no duration
         :raises UnreachableError: the topic does not exist, or no broker answers
         """
+        return self._send_record(new)
+
+    def _send_record(self, new: RecordRequest, updates: replies.Updates | None = None) -> Future[replies.Reply]:
         check_type("value", new.value, bytes, optional=True)
         check_type("key", new.key, bytes, optional=True)
-        asked, identity = address(_RECORD, timeout=new.timeout, acks=new.acks, correlation_id=new.correlation_id)
-        own, seconds = asked.headers, self._options.default_timeout
-        if TIMEOUT in own:
-            seconds = Duration.parse(own[TIMEOUT]).capped(MAX_TIMEOUT_MS) / 1000
-        texts = own | {REQUESTED_ACKS: json_text(own[REQUESTED_ACKS])}
-        headers = further_headers(new.headers or {}) + [(name, text.encode()) for name, text in texts.items()]
+        asked, headers = address_record(
+            new.headers or {}, timeout=new.timeout, acks=new.acks, correlation_id=new.correlation_id
+        )
+        seconds = self._options.default_timeout
+        if TIMEOUT in asked.headers:
+            seconds = Duration.parse(asked.headers[TIMEOUT]).capped(MAX_TIMEOUT_MS) / 1000
         self._producer.prepare(new.topic)
         record = {"topic": new.topic, "value": new.value, "key": new.key, "headers": headers}
-        return self._open(record, asked.topic, identity, seconds + self._options.grace, new.on_stored)
+        return self._open(record, asked, seconds + self._options.grace, new.on_stored, updates)
+
+    @takes(RecordRequest)
+    def stream_record(self, new: RecordRequest) -> replies.Updates:
+        """Send a record as :meth:`send_record` does, and iterate over its acknowledgements as :meth:`stream` does."""
+        self._check_thread()
+        updates = replies.Updates(self._connection.future)
+        self._send_record(replace(new, headers={**(new.headers or {}), PROGRESS: "true"}), updates)
+        return updates
 
     @takes(RecordRequest)
     def request_record(self, new: RecordRequest) -> replies.Reply:
@@ -232,27 +270,28 @@ class Requester(Client):
             closed.__cause__ = error
             request.end(closed)
 
-    def _record(self, envelope: Envelope, identity: str) -> dict[str, Any]:
-        value, headers = encode(envelope), [(CORRELATION_ID, identity.encode())]
-        key = self._kafka.originator_key
-        if key is not None and names_sender(envelope.headers):
-            headers.append((ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
+    def _record(self, envelope: Envelope) -> dict[str, Any]:
+        value, headers = signed(envelope, self._kafka.originator_key)
         return {"topic": self._signals, "value": value, "key": envelope.topic.thing_id.encode(), "headers": headers}
 
     def _open(
         self,
         record: dict[str, Any],
-        command: TopicPath,
-        identity: str,
+        asked: Envelope,
         wait: float | None,
         on_stored: Callable[[], None] | None = None,
+        updates: replies.Updates | None = None,
     ) -> Future[Any]:
-        now, future = self._connection.now(), self._connection.future()
+        now, identity, command = self._connection.now(), asked.headers[CORRELATION_ID], asked.topic
+        future = self._connection.future() if updates is None else updates.reply
         attributes = {"messaging.message.conversation_id": identity, "ackstream.thing_id": command.thing_id}
         record["headers"] += self._reply_to
         record["headers"] += trace_sending("CLIENT", record["topic"], attributes, future, replies.described)
         give_up_at = now + self._options.delivery_timeout
-        request = replies.OpenRequest(identity, wait, give_up_at, command, on_stored, future)
+        request = OpenRequest(identity, wait, give_up_at, command, on_stored, future)
+        request.amendable = self._options.on_amended is not None and AMEND in map(str.lower, asked.headers)
+        if updates is not None:
+            updates.correlation_id, request.updates = identity, weakref.ref(updates)
         try:
             self._requests.add(request, now)
         except RequestError as error:
@@ -263,7 +302,7 @@ class Requester(Client):
         self._sender.submit(Sending(record, finished, stored, give_up_at=give_up_at))
         return future
 
-    def _stored(self, request: replies.OpenRequest, metadata: Any) -> None:
+    def _stored(self, request: OpenRequest, metadata: Any) -> None:
         call_handler(request.on_stored)
         identity = reply_id(request.correlation_id, metadata.topic, metadata.partition, metadata.offset)
         request.place = metadata.topic, metadata.partition
@@ -273,58 +312,31 @@ class Requester(Client):
         for reply in request.early:
             if reply.reply_id == identity:
                 self._requests.counts["foreign"] -= 1
-                self._answer(request.key, reply)
+                self._silent &= not self._requests.deliver(request.key, reply)
 
-    def _finished(self, request: replies.OpenRequest, error: BaseException | None) -> None:
+    def _finished(self, request: OpenRequest, error: BaseException | None) -> None:
         if error is not None and self._requests.refused(request):
-            request.end(_not_sent(request, error))
+            request.end(request.not_sent(error))
 
     def _turn(self, now: float) -> None:
         self._sender.turn(now)
         for request, verdict in self._requests.due(now):
             self._silent |= verdict == "no_reply"
-            request.end(_not_sent(request) if verdict == "not_sent" else self._timed_out(request))
+            request.end(request.not_sent() if verdict == "not_sent" else self._timed_out(request))
         sender = self._sender
         self._life.look(now, away=sender.away or self._silent, waits=sender.waits or not self._reader.reached)
 
     def _receive(self, record: Any) -> None:
-        keys = {name: value for name, value in record.headers if name in (CORRELATION_ID, REPLY_ID)}
-        request = None if keys.get(REPLY_ID) is None else self._requests.find(keys.get(CORRELATION_ID))
-        if request is None:
-            # the JSON of other requesters' replies is not even decoded; a late duplicate counts as one of them
-            self._requests.counts["foreign"] += 1
-            return
-        reply = replies.read_reply(record.headers, record.value, record.timestamp)
-        if reply is None:
-            self._requests.counts["malformed"] += 1
-            log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
-        elif self._requests.accepts(request, reply):
-            self._answer(request.key, reply)
-        else:
-            self._requests.counts["foreign"] += 1
-            log.warning("A reply to another request of the same correlation-id was ignored (%s).", shown(request.key))
+        self._silent &= not self._requests.receive(record)
 
-    def _answer(self, key: bytes, reply: replies.Reply) -> None:
-        request = self._requests.answer(key, reply.reply_id.encode())
-        if request is not None:
-            self._silent = False
-            request.end(reply)
-
-    def _timed_out(self, request: replies.OpenRequest) -> RequestTimeout:
+    def _timed_out(self, request: OpenRequest) -> RequestTimeout:
         hint = " and that correlate.reply_topics allows the topic" if self._reply_to else ""
-        hint += " and that correlate.request_topics allows that of the record" if request.topic == _RECORD.topic else ""
+        hint += " and that correlate.request_topics allows that of the record" if request.topic == RECORD.topic else ""
         return RequestTimeout(
             f"No reply to {request.correlation_id} arrived in {self._replies} within {request.wait:g} s: check that "
             f"the correlate job runs{hint}.",
             request.correlation_id,
         )
-
-
-def _not_sent(request: replies.OpenRequest, error: BaseException | None = None) -> NotSentError:
-    reason = "no answer in time" if error is None else str(error)
-    found = NotSentError(f"Kafka did not store the request {request.correlation_id}: {reason}.", request.correlation_id)
-    found.__cause__ = error
-    return found
 
 
 def fields_of(requester: Requester, timeout: float | str | None = None) -> Callable[[str, str], dict[str, Any]]:
@@ -334,17 +346,3 @@ def fields_of(requester: Requester, timeout: float | str | None = None) -> Calla
         return fields_in(requester.request(retrieval(thing_id, fields), timeout=timeout), thing_id)
 
     return extra
-
-
-def fields_in(reply: replies.Reply, thing_id: str) -> dict[str, Any]:
-    """Return the fields in a query's reply; an unknown thing has none (Ditto's ``SignalEnrichmentFailedException``)."""
-    if reply.ok and isinstance(reply.value, dict):
-        return reply.value
-    if reply.status == NOT_FOUND:
-        return {}
-    raise DittoError(
-        reply.status,
-        "connectivity:signal.enrichment.failed",
-        "Signal enrichment failed.",
-        f"The extra fields of the thing {thing_id} could not be retrieved.",
-    )

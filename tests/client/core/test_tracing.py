@@ -93,7 +93,8 @@ def test_a_timeout_names_who_is_missing(spans: list[ReadableSpan]) -> None:
     answer = reply(424, "timeout", {"a:b": {"status": 200, "headers": {}}, "c:d": late})
     future.set_result(answer)
     (span,) = spans
-    assert vars(answer).keys() == {"correlation_id", "reply_id", "status", "completed_by", "data", "timestamp"}, (
+    named = {"correlation_id", "reply_id", "status", "completed_by", "data", "timestamp", "version"}
+    assert vars(answer).keys() == named, (
         "nothing of it is decoded: a gateway writes its client's ids into the message first"
     )
     assert (span.attributes or {})["ackstream.missing"] == ("c:d",)

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from ackstream.client import Command
-from ackstream.client.requests.commands import address, further_headers, retrieval
+from ackstream.client.requests.commands import address, fields_in, further_headers, retrieval
 from ackstream.client.requests.replies import Reply
-from ackstream.client.requests.requester import fields_in, fields_of
+from ackstream.client.requests.requester import fields_of
 from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
+from concurrent.futures import Future
+from typing import Any
 
 import msgspec
 import pytest
 
-from ackstream.client.errors import ClosedError, CorrelationIdInUseError
-from ackstream.client.requests import replies as open_requests
-from ackstream.client.requests.replies import OpenRequest, OpenRequests, Reply, read_reply
-from ackstream.protocol.ditto.topics import TopicPath
+from ackstream.client.errors import RequestTimeout
+from ackstream.client.requests import replies
+from ackstream.client.requests.replies import Reply, Updates, read_reply
 from ackstream.protocol.errors import DittoError
+from tests.harness.waiting import PATIENCE_SECONDS
 
 ENTRY = {"status": 200, "payload": {"x": 1}}
 LATE = {"status": 408, "payload": {"status": 408, "error": "acknowledgement:request.timeout", "message": "…"}}
@@ -111,6 +114,7 @@ def test_the_message_is_decoded_only_when_it_is_looked_at():
         {"status": b"fine"},
         {"status": b""},
         {"completed-by": None},
+        {"reply-version": b"two"},
         {"correlation-id": b"\xff"},
     ],
 )
@@ -123,190 +127,144 @@ def test_null_values_of_headers_are_no_reply():
     assert read_reply([*headers(), ("status", None)], b"{}", 0) is None
 
 
-# -- open requests
-
-FAR = 1_000.0
-TOPIC = "org.acme/lamp/things/twin/commands/modify"
-
-
-def opened(
-    requests: OpenRequests, identity: str = "c-1", wait: float | None = 5.0, give_up_at: float = FAR
-) -> OpenRequest:
-    request = OpenRequest(identity, wait, give_up_at, TopicPath.parse(TOPIC))
-    requests.add(request, 0.0)
-    return request
+def test_an_update_is_no_reply_yet_and_has_its_acknowledgements():
+    update = reply("acks", {"meter": {"status": 102}, "audit": ENTRY}, 102, "progress")
+    assert {label: ack.status for label, ack in update.acks.items()} == {"meter": 102, "audit": 200}
+    assert (update.is_update, update.ok, update.complete, update.missing) == (True, False, False, ())
+    assert update.explanation == "Acknowledgements arrived; the request is still open."
 
 
-def verdicts(requests: OpenRequests, now: float) -> list[tuple[str, str]]:
-    return [(request.correlation_id, verdict) for request, verdict in requests.due(now)]
+def test_an_amended_reply_is_complete_and_the_second_of_its_request():
+    message = msgspec.json.encode(
+        {"topic": "org.acme/lamp/things/twin/acks", "path": "/", "value": {"a:b": ENTRY}, "status": 200}
+    )
+    first = read_reply(headers("424", "timeout"), message, 0)
+    second = read_reply([*headers(completed_by="amended"), ("reply-version", b"2")], message, 0)
+    assert (first.version, first.amends) == (1, False)
+    assert (second.version, second.amends, second.ok, second.complete) == (2, True, True, True)
+    assert second.explanation == "Late acknowledgements made the request succeed after its deadline."
 
 
-def test_a_reply_belongs_to_the_request_with_its_correlation_id():
-    requests = OpenRequests()
-    first, second = opened(requests, "c-1"), opened(requests, "c-2")
-    assert requests.answer(b"c-2", b"r-2") is second
-    assert requests.answer(b"c-1", b"r-1") is first
-    assert len(requests) == 0
-    assert verdicts(requests, FAR) == []
+# -- updates
 
 
-def test_other_peoples_replies_are_nobodys():
-    requests = OpenRequests()
-    opened(requests)
-    assert requests.find(b"c-9") is None
-    assert requests.answer(b"c-9", b"r-9") is None
-    assert len(requests) == 1
+def update(number: int, size: int = 0) -> Reply:
+    return Reply("c-1", "r-1", 102, "progress", b"%d" % number + b"." * size)
 
 
-def _reply(reply_id: str, topic: str) -> Reply:
-    message = f'{{"topic":"{topic}","headers":{{}},"path":"/","status":200,"value":1}}'
-    return Reply("c-1", reply_id, 200, "response", message.encode())
+FINAL = Reply("c-1", "r-1", 200, "acknowledgements", b"{}")
 
 
-@pytest.mark.parametrize(
-    ("topic", "accepted"),
-    [
-        (TOPIC, True),
-        (TOPIC.replace("twin", "live"), True),
-        ("org.acme/lamp/things/twin/acks", True),
-        ("org.acme/lamp/things/live/errors", True),
-        ("org.bank/safe/things/twin/commands/modify", False),
-        ("org.bank/safe/things/twin/acks", False),
-        ("org.bank/safe/things/twin/errors", False),
-        ("unknown/unknown/things/twin/errors", False),
-        ("org.acme/lamp/things/twin/commands/retrieve", False),
-        ("org.acme/lamp/things/live/messages/ask", False),
-        ("org.bank/safe/things/twin/acks/my-ack", False),
-        ("org.acme/lamp/policies/errors", False),
-    ],
-)
-def test_a_reply_to_another_request_of_the_same_id_is_not_accepted(topic: str, *, accepted: bool):
-    requests = OpenRequests()
-    request = opened(requests)
-    requests.stored(request, 1.0, "r-own")
-    assert requests.accepts(request, _reply("r-other", topic)) is accepted
-    # whatever it says: it is that to the record which the broker has stored
-    assert requests.accepts(request, _reply("r-own", topic))
+def test_updates_come_in_order_and_the_reply_is_the_last() -> None:
+    updates = Updates(Future)
+    updates.add(update(1))
+    updates.add(update(2))
+    assert next(updates) == update(1)
+    updates.add(update(3))
+    updates.reply.set_result(FINAL)
+    assert list(updates) == [update(2), update(3), FINAL]
+    assert list(updates) == []
 
 
-def test_a_reply_that_is_known_by_its_id_alone_waits_until_its_request_is_stored():
-    requests = OpenRequests()
-    request = opened(requests)
-    unknown, garbage = _reply("r-own", "unknown/unknown/things/twin/errors"), Reply("c-1", "r-own", 500, "error", b"{")
-    assert not requests.accepts(request, unknown)
-    assert not requests.accepts(request, garbage)
-    for _ in range(20):
-        requests.accepts(request, garbage)
-    assert request.early == [unknown, *[garbage] * 7]
-    requests.stored(request, 1.0, "r-own")
-    assert requests.accepts(request, garbage)
+def test_an_update_that_is_repeated_after_others_is_given_once() -> None:
+    updates = Updates(Future)
+    for number in (1, 2, 1, 2, 3):
+        updates.add(update(number))
+    updates.reply.set_result(FINAL)
+    assert list(updates) == [update(1), update(2), update(3), FINAL]
 
 
-def test_a_reply_to_a_live_command_is_on_the_live_channel():
-    live = TopicPath.parse("org.acme/lamp/things/live/messages/ask")
-    assert _reply("r", "org.acme/lamp/things/live/messages/ask").answers(live)
-    assert not _reply("r", "org.acme/lamp/things/twin/errors").answers(live)
+def test_the_error_of_the_request_is_raised_once_behind_its_updates() -> None:
+    updates = Updates(Future)
+    updates.add(update(1))
+    updates.reply.set_exception(RequestTimeout("No reply.", "c-1"))
+    assert next(updates) == update(1)
+    with pytest.raises(RequestTimeout, match="No reply"):
+        next(updates)
+    assert list(updates) == []
 
 
-def test_a_repeated_reply_does_not_answer_a_later_request_with_the_same_correlation_id():
-    requests = OpenRequests()
-    opened(requests)
-    requests.answer(b"c-1", b"r-1")
-    again = opened(requests)
-    assert requests.answer(b"c-1", b"r-1") is None
-    assert requests.counts["repeats"] == 1
-    assert requests.answer(b"c-1", b"r-2") is again
+def test_the_iteration_of_a_request_whose_future_is_cancelled_ends() -> None:
+    updates = Updates(Future)
+    updates.reply.cancel()
+    assert list(updates) == []
 
 
-def test_so_many_reply_ids_are_remembered_and_no_more(monkeypatch):
-    monkeypatch.setattr(open_requests, "REMEMBERED", 3)
-    requests = OpenRequests()
-    for number in range(4):
-        opened(requests, "c-1")
-        assert requests.answer(b"c-1", b"r-%d" % number)
-    opened(requests, "c-1")
-    assert requests.answer(b"c-1", b"r-1") is None
-    assert requests.answer(b"c-1", b"r-0") is not None
+@pytest.mark.parametrize(("number", "size", "kept"), [(1_002, 0, 1_000), (5, 4_000_000, 3), (2, 17_000_000, 1)])
+def test_unread_updates_are_limited_and_the_older_ones_are_dropped_with_one_warning(
+    caplog: pytest.LogCaptureFixture, number: int, size: int, kept: int
+) -> None:
+    updates = Updates(Future)
+    updates.correlation_id = "c-1"
+    for each in range(number):
+        updates.add(update(each, size))
+    updates.reply.set_result(FINAL)
+    found = list(updates)
+    assert found == [*(update(each, size) for each in range(number - kept, number)), FINAL]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Updates of the request c-1 are not read, and older ones dropped."
+    ]
 
 
-def test_a_correlation_id_is_open_once():
-    requests = OpenRequests()
-    first = opened(requests)
-    with pytest.raises(CorrelationIdInUseError, match="c-1 is open") as caught:
-        opened(requests)
-    assert caught.value.correlation_id == "c-1"
-    assert requests.answer(b"c-1", b"r-1") is first
+def test_updates_that_were_read_make_room(caplog: pytest.LogCaptureFixture) -> None:
+    updates = Updates(Future)
+    for each in range(replies.MAX_UNREAD * 2):
+        updates.add(update(each))
+        assert next(updates) == update(each)
+    assert not caplog.records
 
 
-def test_the_wait_for_a_reply_begins_when_the_broker_has_the_request():
-    requests = OpenRequests()
-    request = opened(requests, wait=5.0)
-    assert verdicts(requests, 20.0) == []
-    assert not requests.stored(request, 20.0)
-    assert verdicts(requests, 24.9) == []
-    assert verdicts(requests, 25.0) == [("c-1", "no_reply")]
-    assert len(requests) == 0
-    assert verdicts(requests, FAR) == []
+def test_a_thread_that_waits_gets_the_next_update_and_then_the_reply() -> None:
+    updates, found, waiting = Updates(Future), list[Reply](), threading.Semaphore(0)
+
+    def read() -> None:
+        make = updates._make
+        updates._make = lambda: (waiting.release(), make())[1]
+        found.extend(updates)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    waiting.acquire(timeout=PATIENCE_SECONDS)
+    updates.add(update(1))
+    waiting.acquire(timeout=PATIENCE_SECONDS)
+    updates.reply.set_result(FINAL)
+    reader.join(PATIENCE_SECONDS)
+    assert found == [update(1), FINAL]
 
 
-def test_a_request_that_kafka_refuses_ends_once():
-    requests = OpenRequests()
-    request = opened(requests)
-    assert [requests.refused(request), requests.refused(request)] == [True, False]
-    assert verdicts(requests, FAR) == []
+def test_every_update_goes_to_one_of_several_threads() -> None:
+    updates, found, total = Updates(Future), list[Reply](), 300
+    readers = [threading.Thread(target=lambda: found.extend(updates)) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for number in range(total):
+        updates.add(update(number))
+    updates.reply.set_result(FINAL)
+    for reader in readers:
+        reader.join(PATIENCE_SECONDS)
+    assert sorted(int(each.data) for each in found if each.is_update) == [*range(total)]
+    assert found.count(FINAL) == 1
 
 
-def test_a_request_of_which_nothing_is_heard_at_all_ends_too():
-    requests = OpenRequests()
-    opened(requests, wait=1.0, give_up_at=3.0)
-    assert verdicts(requests, 3.0) == []
-    assert verdicts(requests, 4.5) == [("c-1", "not_sent")]
+def test_a_wait_that_is_cancelled_or_interrupted_takes_no_update() -> None:
+    class Interrupted(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            if not self.done():
+                raise KeyboardInterrupt
+            return super().result(timeout)
+
+    updates = Updates(Interrupted)
+    assert updates.ask().cancel()
+    with pytest.raises(KeyboardInterrupt):
+        next(updates)
+    updates.add(update(1))
+    assert next(updates) == update(1)
 
 
-def test_a_request_without_reply_is_done_when_it_is_stored():
-    requests = OpenRequests()
-    request = opened(requests, wait=None)
-    assert verdicts(requests, 5.0) == []
-    assert requests.stored(request, 6.0)
-    assert len(requests) == 0
-    assert verdicts(requests, FAR * 2) == []
-
-
-def test_after_the_close_nothing_is_open_and_nothing_can_be_added():
-    requests = OpenRequests()
-    request = opened(requests)
-    assert requests.close_all() == [request]
-    assert requests.close_all() == []
-    with pytest.raises(ClosedError, match="c-2 was not sent") as caught:
-        opened(requests, "c-2")
-    assert caught.value.correlation_id == "c-2"
-
-
-def test_every_sent_request_is_counted_once():
-    requests = OpenRequests()
-    opened(requests, "a")
-    requests.answer(b"a", b"r")
-    requests.stored(opened(requests, "b", wait=None), 0.0)
-    requests.stored(opened(requests, "c", wait=1.0), 0.0)
-    requests.refused(opened(requests, "d"))
-    opened(requests, "e")
-    requests.due(2.0)
-    assert requests.counts == {"sent": 5, "answered": 1, "published": 1, "no_reply": 1, "not_sent": 1}
-    assert len(requests) == 1
-
-
-def test_an_answered_request_is_not_kept_until_its_deadline():
-    requests = OpenRequests()
-    request = weakref.ref(opened(requests, wait=3_600.0))
-    assert requests.answer(b"c-1", b"r-1") is request()
+def test_an_iteration_that_was_left_is_not_kept_by_its_open_request() -> None:
+    updates = Updates(Future)
+    reply, kept = updates.reply, weakref.ref(updates)
+    del updates
     gc.collect()
-    assert request() is None
-
-
-def test_a_correlation_id_that_is_used_again_has_a_deadline_of_its_own():
-    requests = OpenRequests()
-    opened(requests, wait=5.0)
-    requests.answer(b"c-1", b"r-1")
-    requests.stored(opened(requests, wait=50.0), 1.0)
-    assert verdicts(requests, 20.0) == []
-    assert verdicts(requests, 51.0) == [("c-1", "no_reply")]
+    assert kept() is None
+    reply.set_result(FINAL)
