@@ -18,7 +18,7 @@ from ackstream.observe.logs import escaped
 from ackstream.protocol.ditto.topics import THING_ACTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ackstream.client import Answer, Reply, Signal
     from ackstream.protocol.ditto.envelopes import Envelope
@@ -59,6 +59,7 @@ def send(  # noqa: PLR0913 - the options of a command line
     ] = None,
     header: terminal.Headers = None,
     no_response: Annotated[bool, typer.Option("--no-response", help="Send without waiting for a response.")] = False,
+    progress: Annotated[bool, typer.Option("--progress", help="Print acknowledgements as they come.")] = False,
     topic: Annotated[
         str | None,
         typer.Option(help="Send a record to this topic, its real name, instead of a command.", metavar="TOPIC"),
@@ -92,7 +93,7 @@ def send(  # noqa: PLR0913 - the options of a command line
                 "--live, --message, --action and --no-response."
             )
         record = _record(topic, key, value_file, ack or [], timeout)
-        raise typer.Exit(_ask(settings, record | {"headers": given}, as_json=as_json))
+        raise typer.Exit(_ask(settings, record | {"headers": given}, progress=progress, as_json=as_json))
     if ack:
         given[headers.REQUESTED_ACKS] = [_label(label) for label in ack]
     if timeout is not None:
@@ -111,7 +112,7 @@ def send(  # noqa: PLR0913 - the options of a command line
         raise InputError(f"{error.message} {error.description or ''}".strip()) from None
     except ValueError as error:
         raise InputError(str(error)) from None
-    raise typer.Exit(_ask(settings, envelope, as_json=as_json))
+    raise typer.Exit(_ask(settings, envelope, progress=progress, as_json=as_json))
 
 
 def _from_arguments(
@@ -163,31 +164,39 @@ def _label(text: str) -> str:
         ) from None
 
 
-def _ask(settings: Settings, asks: Envelope | dict[str, Any], *, as_json: bool) -> int:
-    """Send a command, or a record by its arguments; print the reply, and return the exit code."""
+def _ask(settings: Settings, asks: Envelope | dict[str, Any], *, progress: bool, as_json: bool) -> int:
+    """Send a command, or a record by its arguments; print its updates and the reply, and return the exit code."""
     from ackstream.client import NoReplyExpectedError, Requester
 
-    progress = terminal.Terminal(stderr=True)
+    console = terminal.Terminal(stderr=True)
     with Requester(settings.kafka, default_timeout=settings.correlate.default_timeout / 1000) as requester:
         started = time.monotonic()
+        updates: Iterable[Reply] = ()
         try:
-            future = requester.send_record(**asks) if isinstance(asks, dict) else requester.send(asks)
+            if progress:
+                updates = requester.stream_record(**asks) if isinstance(asks, dict) else requester.stream(asks)
+                future = updates.reply
+            else:
+                future = requester.send_record(**asks) if isinstance(asks, dict) else requester.send(asks)
         except NoReplyExpectedError:
             stored = requester.publish(asks).result()  # type: ignore[arg-type]  # a record has a reply
             coordinates = f"{stored.topic}-{stored.partition}-{stored.offset}"
-            progress.print(f"Sent as {stored.correlation_id} ({coordinates}); no reply requested.", soft_wrap=True)
+            console.print(f"Sent as {stored.correlation_id} ({coordinates}); no reply requested.", soft_wrap=True)
             if as_json:
                 terminal.echo_json(stored)
             return 0
         except ValueError as error:
             raise InputError(str(error)) from None
-        with progress.status("Waiting for the reply"):
+        with console.status("Waiting for the reply"):
+            for update in updates:
+                if update.is_update:
+                    _show(console, update, time.monotonic() - started, as_json=as_json)
             reply = future.result()
-        _show(progress, reply, time.monotonic() - started, as_json=as_json)
+        _show(console, reply, time.monotonic() - started, as_json=as_json)
         return 0 if reply.ok else terminal.FAILED
 
 
-def _show(progress: terminal.Terminal, reply: Reply, seconds: float, *, as_json: bool) -> None:
+def _show(console: terminal.Terminal, reply: Reply, seconds: float, *, as_json: bool) -> None:
     from http.client import responses
 
     from ackstream.cli.monitoring import STYLES
@@ -196,7 +205,7 @@ def _show(progress: terminal.Terminal, reply: Reply, seconds: float, *, as_json:
 
     phrase = responses.get(reply.status, "")
     try:
-        explanation, value, missing = reply.explanation, reply.value, reply.missing
+        explanation, value, missing, acks = reply.explanation, reply.value, reply.missing, reply.acks
     except DittoError as error:
         raise AckstreamError(
             f"The reply to {reply.correlation_id} (status {reply.status}) cannot be read: {error.message}"
@@ -205,9 +214,13 @@ def _show(progress: terminal.Terminal, reply: Reply, seconds: float, *, as_json:
         found = {name: getattr(reply, name) for name in ("correlation_id", "status", "completed_by")}
         terminal.echo_json(found | {"missing": missing, "explanation": explanation, "seconds": seconds, "value": value})
         return
+    if reply.is_update:
+        labels = ", ".join(f"{label} {ack.status}" for label, ack in acks.items())
+        console.print(terminal.data(f"{labels}  {seconds:.2f} s", "dim"), soft_wrap=True)
+        return
     line = Text(f"{reply.status} {phrase}".rstrip(), style=f"bold {STYLES[verdict(reply.status, reply.completed_by)]}")
     line.append(f"  {reply.completed_by}, {seconds:.2f} s. {escaped(explanation)}", style="default not bold")
-    progress.print(line, terminal.data(reply.correlation_id, "dim"), sep="\n", soft_wrap=True)
+    console.print(line, terminal.data(reply.correlation_id, "dim"), sep="\n", soft_wrap=True)
     if value is not None:
         terminal.Terminal(soft_wrap=True).print_json(data=value, indent=2)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ackstream import client
-from ackstream.client import NoReplyExpectedError, Reply, RequestTimeout, Stored
+from ackstream.client import NoReplyExpectedError, Reply, RequestTimeout, Stored, Updates
 from ackstream.protocol.ditto.requests import read_request
 from tests.cli import commands
 
@@ -66,6 +66,24 @@ class Service:
     def send_record(self, **arguments: Any) -> Future[Reply]:
         self.records.append(arguments)
         return self._replied()
+
+    def stream(self, envelope: Envelope) -> Updates:
+        return self._streamed(self.send(envelope))
+
+    def stream_record(self, **arguments: Any) -> Updates:
+        return self._streamed(self.send_record(**arguments))
+
+    def _streamed(self, reply: Future[Reply]) -> Updates:
+        updates = Updates(Future)
+        for number in range(2):
+            entries = {"a:b": {"status": 102, "payload": number, "headers": {}}, "c:d": {"status": 200, "headers": {}}}
+            message = {"topic": TOPIC, "path": "/", "status": 102, "value": entries}
+            updates.add(Reply("c-1", "r-1", 102, "progress", json.dumps(message).encode()))
+        if reply.exception() is None:
+            updates.reply.set_result(reply.result())
+        else:
+            updates.reply.set_exception(reply.exception())
+        return updates
 
     def _replied(self) -> Future[Reply]:
         future: Future[Reply] = Future()
@@ -184,7 +202,35 @@ def test_no_reply_at_all_is_exit_3(service: Service):
     assert result.stderr == "No reply to c-1 came.\n"
 
 
-@pytest.mark.parametrize("arguments", [["--no-response"], ["-H", "response-required=false"], ["--timeout", "0"]])
+@pytest.mark.parametrize("asked", [["org.acme:lamp", "/x", "1"], ["--topic", "orders", "--ack", "a:b"]])
+@pytest.mark.usefixtures("service")
+def test_acknowledgements_are_printed_as_they_come(asked: list[str]):
+    result = run(*asked, "--progress")
+    assert result.exit_code == 0
+    first, second, line, *_ = result.stderr.splitlines()
+    assert [each.rpartition("  ")[0] for each in (first, second)] == ["a:b 102, c:d 200"] * 2
+    assert line.startswith("200 OK  acknowledgements, ")
+    assert json.loads(result.stdout) == REPLIES[200][1]["value"]
+    lines = run(*asked, "--progress", "--json").stdout.splitlines()
+    found = [json.loads(each) for each in lines]
+    assert [(each["status"], each["completed_by"]) for each in found] == [
+        (102, "progress"), (102, "progress"), (200, "acknowledgements"),
+    ]  # fmt: skip
+
+
+def test_without_a_reply_its_updates_are_printed_all_the_same(service: Service):
+    service.status = None
+    result = run("org.acme:lamp", "/x", "1", "--progress")
+    assert result.exit_code == 3
+    assert [line.split("  ")[0] for line in result.stderr.splitlines()] == ["a:b 102, c:d 200"] * 2 + [
+        "No reply to c-1 came."
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--no-response"], ["-H", "response-required=false"], ["--timeout", "0"], ["--no-response", "--progress"]],
+)
 def test_what_wants_no_answer_is_not_waited_for(service: Service, arguments: list[str]):
     result = run("org.acme:lamp", "/x", "1", *arguments)
     assert result.exit_code == 0
