@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from anyio import CancelScope, move_on_after
 from msgspec.structs import replace
 
-from ackstream.client import Reply, Requester
+from ackstream.client import Reply, Requester, Updates
 from ackstream.client.errors import ClosedError, CorrelationIdInUseError, NotSentError, RequestTimeout
 from ackstream.gateway import errors
 from ackstream.gateway.access.authentication import Authenticator, access_of, watched_files
@@ -87,6 +87,16 @@ class Exchange:
         with self._sending():
             return await self._wait(self._requester.send(command))
 
+    def stream(self, command: Envelope) -> AsyncIterator[Reply]:
+        """Send a request that requires a response; return its updates as they come, and its reply as the last."""
+        with self._sending():
+            return self._replies(self._requester.stream(command))
+
+    async def _replies(self, updates: Updates) -> AsyncIterator[Reply]:
+        with _for_web_clients():
+            while (reply := await self._wait(updates.ask())) is not None:
+                yield reply
+
     async def publish(self, command: Envelope) -> None:
         """Send a request that requires no response; return once the broker has stored it."""
         with self._sending(answered=False):
@@ -108,23 +118,13 @@ class Exchange:
 
     @contextmanager
     def _sending(self, *, answered: bool = True) -> Iterator[None]:
-        """Send nothing during a shutdown, or without an answer; convert errors of the client for a web client."""
+        """Send nothing during a shutdown, or without an answer."""
         if self._interrupted:
             raise errors.not_sent()
         if answered and (reason := self._missing()):
             raise errors.job_missing(reason)
-        try:
+        with _for_web_clients():
             yield
-        except CorrelationIdInUseError as error:
-            raise errors.correlation_id_in_use(error.correlation_id) from error
-        except ClosedError as error:
-            raise errors.shutting_down() from error
-        except NotSentError as error:
-            raise errors.unavailable(
-                "Kafka does not accept requests at the moment.", "Try again in a moment."
-            ) from error
-        except RequestTimeout as error:
-            raise errors.no_answer() from error
 
     async def _wait(self, future: Future[T]) -> T:
         if self._interrupted:
@@ -154,6 +154,21 @@ class Exchange:
         self._woken = None
         while self._ended:
             _end(self._ended.popleft())
+
+
+@contextmanager
+def _for_web_clients() -> Iterator[None]:
+    """Convert errors of the client of Kafka for a web client."""
+    try:
+        yield
+    except CorrelationIdInUseError as error:
+        raise errors.correlation_id_in_use(error.correlation_id) from error
+    except ClosedError as error:
+        raise errors.shutting_down() from error
+    except NotSentError as error:
+        raise errors.unavailable("Kafka does not accept requests at the moment.", "Try again in a moment.") from error
+    except RequestTimeout as error:
+        raise errors.no_answer() from error
 
 
 def _end(waiter: asyncio.Future[None]) -> None:

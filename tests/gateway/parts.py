@@ -22,7 +22,7 @@ from ackstream.settings import Gateway, Quota, Settings
 from ackstream.settings.gateway import with_access_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from ackstream.observe.outcomes import RequestOutcome
     from ackstream.protocol.ditto.twin.access import Access
@@ -38,6 +38,10 @@ class Exchange:
     def __init__(self, answer: Callable[[Envelope], Any]) -> None:
         self.sent: list[Envelope] = []
         self.waits: list[float] = []
+        self.updates: list[list[tuple[str, int, Any]]] = []
+        self.refusal: DittoError | None = None
+        self.failure: DittoError | None = None
+        self.during: Callable[[], Any] = list
         self._answer = answer
         self.interrupted = False
 
@@ -50,6 +54,22 @@ class Exchange:
         known = replace(command, headers={"correlation-id": "of-its-own", **command.headers})
         envelope, completed_by = self._answer(known)
         return Reply(known.headers["correlation-id"], "r-1", envelope.status or 200, completed_by, encode(envelope), 0)
+
+    def stream(self, command: Envelope) -> AsyncIterator[Reply]:
+        """Give the updates of the test, and the answer; or raise the error of the test, at once or in its place."""
+        if self.refusal is not None:
+            raise self.refusal
+        return self._replies(command)
+
+    async def _replies(self, command: Envelope) -> AsyncIterator[Reply]:
+        for acks in self.updates:
+            envelope, _ = aggregate(*acks)(command)
+            identity = command.headers["correlation-id"]
+            yield Reply(identity, "r-1", 102, "progress", encode(replace(envelope, status=102)), 0)
+        self.during()
+        if self.failure is not None:
+            raise self.failure
+        yield await self.ask(command)
 
     async def publish(self, command: Envelope) -> None:
         self.sent.append(command)

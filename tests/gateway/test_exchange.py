@@ -11,7 +11,15 @@ from unittest import mock
 
 import pytest
 
-from ackstream.client import ClosedError, Command, CorrelationIdInUseError, NotSentError, RequestTimeout
+from ackstream.client import (
+    ClosedError,
+    Command,
+    CorrelationIdInUseError,
+    NotSentError,
+    Reply,
+    RequestTimeout,
+    Updates,
+)
 from ackstream.gateway import exchange as module
 from ackstream.gateway.exchange import Exchange
 from ackstream.observe.outcomes import RequestOutcome
@@ -27,6 +35,7 @@ class Clients:
 
     def __init__(self, *, full: bool = False) -> None:
         self.futures: list[Future[Any]] = []
+        self.streams: list[Updates] = []
         self.expected: list[str] = []
         self._full = full
 
@@ -37,6 +46,14 @@ class Clients:
         return self.futures[-1]
 
     publish = send
+
+    def stream(self, command: Any) -> Updates:
+        if self._full:
+            self.send(command)
+        updates = Updates(Future)
+        self.futures.append(updates.reply)
+        self.streams.append(updates)
+        return updates
 
     @contextmanager
     def expect(self, correlation_id: str, _thing_id: str) -> Iterator[Future[Any]]:
@@ -208,3 +225,49 @@ def test_a_client_that_went_away_leaves_nothing_behind() -> None:
 
     asyncio.run(go())
     assert troubles == []
+
+
+UPDATES = [Reply("c-1", "r-1", 102, "progress", b"%d" % number) for number in range(3)]
+FINAL = Reply("c-1", "r-1", 204, "response", b"")
+
+
+def test_updates_come_from_other_threads_and_the_reply_is_the_last() -> None:
+    clients = Clients()
+
+    async def go() -> list[Reply]:
+        replies = exchange(clients).stream(COMMAND)
+        (updates,) = clients.streams
+        found = []
+        for update in UPDATES:
+            waiting = asyncio.ensure_future(anext(replies))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(updates.add, update)
+            found.append(await waiting)
+        updates.reply.set_result(FINAL)
+        return found + [reply async for reply in replies]
+
+    assert asyncio.run(go()) == [*UPDATES, FINAL]
+
+
+def test_a_stream_is_refused_before_it_is_sent_or_ends_with_the_error_of_its_request() -> None:
+    clients = Clients()
+
+    async def go() -> None:
+        with pytest.raises(DittoError, match="c-1"):
+            exchange(Clients(full=True)).stream(COMMAND)
+        with pytest.raises(DittoError, match="No correlate job"):
+            Exchange(clients, clients, lambda: "No correlate job.").stream(COMMAND)  # type: ignore[arg-type]
+        assert not clients.streams
+        asked = exchange(clients)
+        timed_out, interrupted = asked.stream(COMMAND), asked.stream(COMMAND)
+        clients.futures[0].set_exception(RequestTimeout("no", "c-1"))
+        waiting = asyncio.ensure_future(anext(interrupted))
+        for replies in (anext(timed_out), waiting):
+            with pytest.raises(DittoError) as raised:
+                await replies
+            assert raised.value.status == 503
+            asked.interrupt()
+        with pytest.raises(DittoError, match="did not send"):
+            asked.stream(COMMAND)
+
+    asyncio.run(go())

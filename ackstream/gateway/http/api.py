@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,14 @@ from starlette.responses import Response
 from ackstream.gateway.access.authentication import SignedIn
 from ackstream.gateway.errors import body_too_large, media_type_unsupported, no_answer, not_acceptable
 from ackstream.gateway.http import responses, translation
-from ackstream.gateway.http.event_streams import EventResponse, SearchEvents, SignalEvents, accepts_events
-from ackstream.gateway.http.operations import LIST, OF_MANY, PREFIX, Match, find, methods
+from ackstream.gateway.http.event_streams import (
+    EventResponse,
+    RequestEvents,
+    SearchEvents,
+    SignalEvents,
+    accepts_events,
+)
+from ackstream.gateway.http.operations import LIST, OF_MANY, PREFIX, Body, Match, find, methods
 from ackstream.gateway.middleware.audit import Sender
 from ackstream.gateway.middleware.commands import AdmittedCommand, admit, check_headers
 from ackstream.protocol.ditto import signal_defaults
@@ -84,11 +90,7 @@ class Api:
         if operation.kind == "messages":
             raise not_acceptable()
         content_type = request.headers.get("content-type", "")
-        kind = translation.media_type(content_type)
-        if operation.body == "json" and "origin" in request.headers and not translation.is_json(kind):
-            # a page may send other media types without a preflight request, but not JSON
-            raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
-        body = b"" if operation.body is None else await self._body(request)
+        body = b"" if operation.body is None else await self._body(request, operation.body, content_type)
         if operation.kind in ("whoami", "permissions"):
             whoami, access = operation.kind == "whoami", self._dependencies.access
             found = responses.named(subjects) if whoami else check_permissions(access, subjects, body)
@@ -105,11 +107,16 @@ class Api:
             )
         if not expectation.response:
             return await self._settle(admitted, expectation, client_id)
+        if operation.events == "request" and accepts_events(request):
+            events = RequestEvents(admitted)
+            return EventResponse(events.frames(), client_id, *self._around(request, identity), events.open())
         with limits.search(subjects[0]) if operation.kind in _SEARCHES else nullcontext():
             reply = await admitted.ask()
         if operation.kind == "list" and reply.ok:
-            return responses.of_list(reply, request.url, request.query_params, client_id)
-        return responses.of_reply(reply, asked, client_id)
+            response = responses.of_list(reply, request.url, request.query_params, client_id)
+        else:
+            response = responses.of_reply(reply, asked, client_id)
+        return response
 
     def _headers(self, request: Request, kind: Kind, subjects: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         given = translation.read_request_headers(request, self._settings.proxy)
@@ -129,19 +136,23 @@ class Api:
             raise no_answer()
         return responses.of_outcome(outcome, expectation.timeout_ms, client_id)
 
+    def _around(self, request: Request, identity: Identity) -> tuple[partial[SignedIn], AbstractContextManager[None]]:
+        """Return the end of an event stream with the right to it, and its limit."""
+        counted = self._dependencies.admission.socket(request, identity.subjects)
+        return partial(self._signed_in, request, identity, ()), counted
+
     async def _stream(self, request: Request, match: Match, identity: Identity) -> Response:
         translation.check_parameters(request.query_params, match.operation.event_parameters)
         kind: Kind = "search" if match.operation.events == "search" else "messages"
         subjects, sender = identity.subjects, Sender.of(request, identity.subjects)
         client_id, given = self._headers(request, kind, subjects)
-        signed_in = partial(self._signed_in, request, identity, ())
-        counted = self._dependencies.admission.socket(request, subjects)
+        around = self._around(request, identity)
         if kind == "messages":
             asked = translation.subscribed(match, client_id)
             with self._dependencies.audit.attempt(sender, kind, asked, "stream") as attempt:
                 events = SignalEvents(self._dependencies, match, request.query_params, subjects)
                 attempt.sent(client_id)
-            return EventResponse(events.frames(), client_id, signed_in, counted, events.open())
+            return EventResponse(events.frames(), client_id, *around, events.open())
         asked = translation.command(match, given, request.query_params, "", b"")
         with self._dependencies.audit.attempt(sender, kind, asked) as attempt:
             restrict(self._dependencies.access, subjects, kind, asked)
@@ -152,9 +163,13 @@ class Api:
         first = await search.begin(request.headers.get("last-event-id"))
         if not first.ok:
             return responses.of_reply(first, asked, client_id)
-        return EventResponse(search.frames(), client_id, signed_in, counted)
+        return EventResponse(search.frames(), client_id, *around)
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: Request, body: Body, content_type: str) -> bytes:
+        kind = translation.media_type(content_type)
+        if body == "json" and "origin" in request.headers and not translation.is_json(kind):
+            # a page may send other media types without a preflight request, but not JSON
+            raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
         maximum = self._settings.max_body_bytes
         if int(request.headers.get("content-length", "0")) > maximum:
             raise body_too_large(maximum)

@@ -1,4 +1,7 @@
-"""Server-sent events: changes, messages, found things; rules: Ditto, ``ThingsSseRouteBuilder``, the HTML standard."""
+"""Server-sent events: changes, messages, things found, the updates of a request.
+
+Source of the rules: Ditto, ``ThingsSseRouteBuilder``, the HTML standard.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from ackstream.gateway.http.operations import EVENT_STREAM, Match
 from ackstream.gateway.http.translation import fields_in, filter_in, is_json, media_type, pieces, thing_ids
 from ackstream.gateway.streaming import UnreadMessages
 from ackstream.protocol import json
-from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decoded, json_text, raw
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decoded, encode, json_text, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, sendable
 from ackstream.protocol.ditto.twin.permissions import check_visible, seen_by
 from ackstream.protocol.ditto.twin.subscriptions import Publication, subscription
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from ackstream.client import Reply
     from ackstream.gateway.access.authentication import SignedIn
     from ackstream.gateway.exchange import Dependencies, Exchange
+    from ackstream.gateway.middleware.commands import AdmittedCommand
 
 HEARTBEAT_SECONDS = 10.0
 """Interval of comments on an idle stream: proxies close connections that are quiet for a minute."""
@@ -218,6 +222,38 @@ def _payload(message: Envelope) -> str:
         if isinstance(decoded, str):
             return decoded
     return bytes(message.value).decode()
+
+
+class RequestEvents:
+    """The updates of one request, and its reply as the last event: Ditto Protocol messages, as on a WebSocket."""
+
+    def __init__(self, admitted: AdmittedCommand) -> None:
+        self._admitted = admitted
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Send the request, and count it as open for the time of the block; raises 409, 429, 503."""
+        with self._admitted.stream() as self._replies:
+            yield
+
+    async def frames(self) -> AsyncIterator[str]:
+        """Yield events ``progress`` and ``reply``; ``failure``: an error in place of the reply, as a body has it."""
+        # the response begins at once
+        yield HEARTBEAT
+        waits = True
+        while waits:
+            following = asyncio.ensure_future(anext(self._replies))
+            try:
+                while not (await asyncio.wait({following}, timeout=HEARTBEAT_SECONDS))[0]:
+                    yield HEARTBEAT
+                reply = following.result()
+            except DittoError as error:
+                yield frame(json_text(error.to_dict()), event="failure")
+                return
+            finally:
+                following.cancel()
+            waits = reply.is_update
+            yield frame(encode(reply.envelope).decode(), event="progress" if waits else "reply")
 
 
 class SearchEvents:

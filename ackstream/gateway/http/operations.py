@@ -31,7 +31,7 @@ HEADER_PARAMETERS = (
 PREFIX = "/api/2"
 THING = "/things/{thingId}"
 Body = Literal["json", "merge-patch", "any", "form"]
-EventKind = Literal["events", "messages", "search"]
+EventKind = Literal["events", "messages", "search", "request"]
 MERGE_PATCH, FORM = "application/merge-patch+json", "application/x-www-form-urlencoded"
 EVENT_STREAM = "text/event-stream"
 
@@ -85,27 +85,27 @@ def _operations() -> Iterator[Operation]:
     yield Operation("POST", "/checkPermissions", "permissions", body="json")
     many, streamed = ("ids", *LIST.parameters), ("ids", "fields", *_OF_EVENTS)
     yield Operation("GET", "/things", "many", "", None, many, "events", streamed)
-    yield Operation("POST", "/things", "create", body="json", parameters=("namespace",))
+    yield Operation("POST", "/things", "create", body="json", parameters=("namespace",), events="request")
     for part in _PARTS:
         template = THING + part
         # the path of a part stands for the fields of an event
         shown = _OF_EVENTS if part else ("fields", *_OF_EVENTS)
         yield Operation("GET", template, "retrieve", part, None, ("fields",), "events", shown)
-        yield Operation("PUT", template, "modify", part, "json")
-        yield Operation("PATCH", template, "merge", part, "merge-patch")
+        yield Operation("PUT", template, "modify", part, "json", events="request")
+        yield Operation("PATCH", template, "merge", part, "merge-patch", events="request")
         if part not in _NOT_DELETED:
-            yield Operation("DELETE", template, "delete", part)
+            yield Operation("DELETE", template, "delete", part, events="request")
     search, count = "/search/things", "/search/things/count"
     yield Operation("GET", search, "search", "", None, SEARCH_PARAMETERS, "search", SEARCH_PARAMETERS)
     yield Operation("POST", search, "search", body="form")
     yield Operation("GET", count, "count", parameters=COUNT_PARAMETERS)
     yield Operation("POST", count, "count", body="form")
-    yield Operation("POST", f"{THING}/inbox/claim", "message", "/inbox/messages/claim", "any")
+    yield Operation("POST", f"{THING}/inbox/claim", "message", "/inbox/messages/claim", "any", events="request")
     for of in ("", _FEATURE):
         for box in ("inbox", "outbox"):
             whole = f"{of}/{box}/messages"
             part = f"{whole}/{{subject+}}"
-            yield Operation("POST", THING + part, "message", part, "any")
+            yield Operation("POST", THING + part, "message", part, "any", events="request")
             yield Operation("GET", THING + whole, "messages", whole, events="messages")
             yield Operation("GET", THING + part, "messages", part, events="messages")
 

@@ -8,6 +8,7 @@ of a live command or message holds, and whether a query goes to the device. Sour
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +29,7 @@ from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from ackstream.client import Reply
     from ackstream.gateway.exchange import Dependencies
@@ -125,6 +126,15 @@ class AdmittedCommand:
                 reply = await self._ask_either_channel()
             else:
                 reply = await self._exchange.ask(self._sent())
+        return self._shown(reply)
+
+    @contextmanager
+    def stream(self) -> Iterator[AsyncIterator[Reply]]:
+        """Send the command; give its updates as they come and at last its reply, each as of :meth:`ask`; raises 429."""
+        with self._open():
+            yield (self._shown(reply) async for reply in self._exchange.stream(self._sent()))
+
+    def _shown(self, reply: Reply) -> Reply:
         conceal(self._access, self._subjects, self._kind, self._command, reply.envelope)
         _name_back(reply, self._command.headers[names.CORRELATION_ID])
         return reply

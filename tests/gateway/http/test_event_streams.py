@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -16,11 +17,11 @@ import pytest
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from ackstream.gateway import streaming
+from ackstream.gateway import errors, streaming
 from ackstream.gateway.access.authentication import Authenticator, SignedIn, access_of
 from ackstream.gateway.exchange import Dependencies
 from ackstream.gateway.http import event_streams
-from ackstream.gateway.http.event_streams import EventResponse, SearchEvents, SignalEvents, frame
+from ackstream.gateway.http.event_streams import EventResponse, RequestEvents, SearchEvents, SignalEvents, frame
 from ackstream.gateway.http.operations import find
 from ackstream.gateway.middleware.admission import SEARCHES, Limits
 from ackstream.protocol.ditto.correlation_ids import shown_id
@@ -28,9 +29,10 @@ from ackstream.protocol.ditto.envelopes import Envelope, decoded, raw
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.subscriptions import publication
 from ackstream.protocol.errors import DittoError, thing_not_found
-from ackstream.settings import Gateway, Settings
+from ackstream.settings import Gateway, Quota, Settings
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
-from tests.gateway.parts import Exchange, Web, response
+from tests.gateway.parts import Exchange, Web, aggregate, response
+from tests.gateway.test_exchange import COMMAND
 from tests.gateway.test_server import serving
 from tests.gateway.websocket.test_session import NOW, ROBOTS, SECRET, Hub, token
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -413,3 +415,112 @@ def test_a_search_finds_what_its_sender_may_read() -> None:
     web = Web(pages([]), users=USERS, access=ACCESS)
     assert web("GET", "/search/things", **EVENTS, **as_("ada")).text == ""
     assert decoded(web.sent.value)["only"] == ["org.acme:door"]
+
+
+# -- the updates of a request
+
+
+WORKING, DONE = ("a:b", 102, {"n": 1}), ("c:d", 200, None)
+PUT = partial(dict, headers={**EVENTS["headers"], "correlation-id": "c"}, json=True)
+
+
+def asked(web: Web, method: str = "PUT", path: str = f"{THING}/attributes/on", **options: Any) -> list[tuple[str, Any]]:
+    """Return the events of a request: their names and data."""
+    answer = web(method, f"{path}?requested-acks=a:b,c:d", **PUT(**options))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    first, *frames, end = answer.text.split("\n\n")
+    assert (first, end) == (":", "")
+    lines = [frame.split("\n") for frame in frames]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", f"{THING}/attributes/on"), ("POST", f"{THING}/inbox/messages/ask"), ("DELETE", THING)]
+)
+def test_the_acknowledgements_of_a_request_come_as_events_and_its_reply_is_the_last(method: str, path: str) -> None:
+    web = Web(aggregate(("a:b", 409, None), DONE))
+    web.exchange.updates = [[WORKING], [DONE]]
+    found = asked(web, method, path, **({"json": None} if method == "DELETE" else {}))
+    assert [name for name, _ in found] == ["progress", "progress", "reply"]
+    messages = [message for _, message in found]
+    assert [message["status"] for message in messages] == [102, 102, 424]
+    entries = [{label: entry["status"] for label, entry in message["value"].items()} for message in messages]
+    assert entries == [{"a:b": 102}, {"c:d": 200}, {"a:b": 409, "c:d": 200}]
+    ids = {message["headers"]["correlation-id"] for message in messages}
+    ids |= {entry["headers"]["correlation-id"] for message in messages for entry in message["value"].values()}
+    assert ids == {"c"}
+    assert shown_id(web.sent.headers["correlation-id"]) == "c" != web.sent.headers["correlation-id"]
+
+
+def test_a_request_that_requires_no_response_and_one_of_another_media_type_have_no_events() -> None:
+    web = Web(response(204))
+    assert web("PUT", f"{THING}/attributes/on?response-required=false", **PUT()).status_code == 202
+    assert web("PUT", f"{THING}/attributes/on", json=True, headers={"accept": "*/*"}).status_code == 204
+
+
+def test_an_error_in_place_of_the_reply_is_the_last_event() -> None:
+    web = Web()
+    web.exchange.updates, web.exchange.failure = [[WORKING]], thing_not_found("org.acme:lamp")
+    (name, _), (last, error) = asked(web)
+    assert (name, last, error) == ("progress", "failure", thing_not_found("org.acme:lamp").to_dict())
+
+
+def test_a_request_that_is_not_sent_has_the_status_of_its_error() -> None:
+    web = Web()
+    web.exchange.refusal = errors.not_sent()
+    answer = web("PUT", f"{THING}/attributes/on", **PUT())
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "application/json")
+    assert answer.headers["retry-after"]
+
+
+def test_the_events_of_a_request_count_as_an_open_request_and_a_stream() -> None:
+    quota = Quota(name="all", subjects=("anonymous",), max_open_requests=1, max_sockets=1)
+    web = Web(quotas=(quota,))
+    admission, refused = web.dependencies.admission, list[str]()
+
+    def count() -> None:
+        for counted in (admission.open_requests.one, admission._open_sockets.one):
+            try:
+                with counted(("anonymous",)):
+                    pass
+            except DittoError as error:
+                refused.append(error.message)
+
+    web.exchange.during = count
+    asked(web)
+    assert len(refused) == 2
+    count()
+    assert len(refused) == 2
+
+
+class Waiting(Exchange):
+    """Never answers; ``left`` once its client has gone."""
+
+    left = False
+
+    async def _replies(self, command: Envelope) -> Any:
+        try:
+            await asyncio.Event().wait()
+            yield await self.ask(command)
+        except asyncio.CancelledError:
+            self.left = True
+            raise
+
+
+def test_comments_are_sent_while_a_request_is_open_and_its_wait_ends_with_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_streams, "HEARTBEAT_SECONDS", 0.001)
+    exchange = Waiting(response(204))
+
+    async def go() -> None:
+        events = RequestEvents(SimpleNamespace(stream=lambda: nullcontext(exchange.stream(COMMAND))))  # type: ignore[arg-type]
+        with events.open():
+            frames = events.frames()
+            assert [await anext(frames) for _ in range(3)] == [event_streams.HEARTBEAT] * 3
+            await frames.aclose()  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+            assert exchange.left
+
+    asyncio.run(go())
