@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -184,18 +185,20 @@ class PlaneFeed(TopicFeed):
     def _lags(self, jobs: Any) -> dict[str, list[Lag]]:
         groups = {job: self._settings.kafka.group_of(job) for job in jobs}
         topics = {job: [self._settings.kafka.topic(name) for name in JOBS[job]] for job in jobs}
-        existing = {name for names in topics.values() for name in names} & self._existing
-        ends = kafka_topics.ends(self._admin, kafka_topics.replicas(self._admin, sorted(existing))) if existing else {}
         try:
             committed = self._admin.list_group_offsets(list(groups.values())) if groups else {}
         except RetriableError:
             # no group has committed on this broker yet, or the coordinator is moving
             committed = {}
+        names = {partition.topic for entries in committed.values() for partition in entries}
+        applications = sorted(names - {self._settings.kafka.topic(one) for job in JOBS for one in PARTIES[job].topics})
+        existing = sorted({*applications, *chain(*topics.values())} & set(self._admin.list_topics()))
+        ends = kafka_topics.ends(self._admin, kafka_topics.replicas(self._admin, existing)) if existing else {}
         found: dict[str, list[Lag]] = {}
         for job, group in groups.items():
             read = {partition: entry.offset for partition, entry in committed.get(group, {}).items()}
             found[job] = []
-            for name in topics[job]:
+            for name in (*topics[job], *applications):
                 own = {partition: end for partition, end in ends.items() if partition.topic == name}
                 if own.keys() & read.keys():
                     behind = sum(end - read.get(partition, 0) for partition, end in own.items())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from contextlib import closing
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 
+from ackstream.client import Reply, Requester
 from ackstream.errors import SettingsError, StartError
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.kafka.clients import connect_admin
@@ -204,3 +206,35 @@ def test_progress_a_quorum_and_a_cancellation_decide_orders(spark: SparkSession,
     assert ends == {"slow": (200, b"acknowledgements"), "some": (200, b"acknowledgements"), "back": (499, b"cancelled")}
     (unneeded,) = [one["outcome"]["unneeded"] for one in system.ledger() if one.get("outcome", {}).get("unneeded")]
     assert unneeded == ["b-ack"]
+
+
+def test_a_requester_gets_answers_as_they_come_and_a_second_reply_after_a_timeout(
+    spark: SparkSession, system: System
+) -> None:
+    amended: SimpleQueue[Reply] = SimpleQueue()
+    orders = system.settings.kafka.topic("orders")
+    with system.correlate(spark) as query, Requester(system.settings.kafka, on_amended=amended.put) as requester:
+        asks: dict[str, Any] = {"acks": ["a-ack", "b-ack"], "timeout": "10s", "correlation_id": "order-1"}
+        updates = requester.stream_record(orders, ORDER, headers={"amend": "1h"}, **asks)
+        asked = system.send("acks", None, {"correlation-id": b"order-1", "label": b"a-ack"})
+        update = next(updates)
+        system.tick(query, asked + 20_000)
+        reply = next(updates)
+        system.send("acks", None, {"correlation-id": b"order-1", "label": b"b-ack"})
+        second = amended.get(timeout=PATIENCE_SECONDS)
+    found = [(one.completed_by, one.status, {label: ack.status for label, ack in one.acks.items()})
+             for one in (update, reply, second)]  # fmt: skip
+    assert found == [
+        ("progress", 102, {"a-ack": 200}),
+        ("timeout", 424, {"a-ack": 200, "b-ack": 408}),
+        ("amended", 200, {"a-ack": 200, "b-ack": 200}),
+    ]
+    assert (reply.version, second.version, reply.reply_id) == (1, 2, second.reply_id)
+    ensure_topics(system.settings)
+    archive = ARCHIVE.start(spark, system.settings, available_now=True)
+    assert archive.awaitTermination(PATIENCE_SECONDS)
+    rows = spark.read.format("delta").load(system.settings.lake.table("outcomes")).orderBy("decided_at").collect()
+    assert [(row.completed_by, row.version, row.id) for row in rows] == [
+        ("timeout", None, reply.reply_id),
+        ("amended", 2, f"{reply.reply_id}-2"),
+    ]

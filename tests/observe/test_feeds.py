@@ -7,10 +7,12 @@ from unittest import mock
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import NewTopic
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.errors import AckstreamError
 from ackstream.gateway.middleware.edge import KAFKA_SECONDS
+from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import LEASES, PARTIES
 from ackstream.kafka.topics import ensure_topics
 from ackstream.observe import feeds
@@ -158,7 +160,11 @@ def test_planes_are_read_from_the_topics_that_exist(settings: Settings) -> None:
 @pytest.mark.integration
 def test_a_job_that_has_run_is_alive_while_it_gives_signs_and_shows_its_lag(settings: Settings) -> None:
     kafka = settings.kafka
-    ensure_topics(settings, ["signals", "acks", "ledger", "correlate-lease", "archive-lease"])
+    ensure_topics(settings, ["signals", "acks", "ledger", "correlate-lease", "archive-lease", "declarations"])
+    orders = f"{kafka.topic_prefix}orders"
+    with connect_admin(kafka) as admin:
+        admin.create_topics([NewTopic(orders, 1, 1)])
+        admin.wait_for_topics([orders])
     with PlaneFeed(settings, 0) as feed:
         assert feed.signs() == []
     write(settings, "correlate-lease", b"0")
@@ -167,12 +173,14 @@ def test_a_job_that_has_run_is_alive_while_it_gives_signs_and_shows_its_lag(sett
         places = [TopicPartition(kafka.topic("signals"), number) for number in range(kafka.partitions)]
         ends = consumer.end_offsets(places)
         consumer.commit({place: OffsetAndMetadata(max(0, ends[place] - 1), "", -1) for place in places})
+        further = [TopicPartition(name, 0) for name in (orders, kafka.topic("declarations"))]
+        consumer.commit({place: OffsetAndMetadata(0, "", -1) for place in further})
         behind = sum(min(1, end) for end in ends.values())
     with PlaneFeed(settings, 0) as feed:
         (sign,) = feed.signs()
     assert (sign.job, sign.alive) == ("correlate", True)
-    # of acks nothing has been read
-    assert [(lag.topic, lag.records) for lag in sign.lags] == [(kafka.topic("signals"), behind)]
+    # of acks nothing has been read, and declarations are no records to process
+    assert [(lag.topic, lag.records) for lag in sign.lags] == [(kafka.topic("signals"), behind), (orders, 0)]
 
 
 @pytest.mark.integration

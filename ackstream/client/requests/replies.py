@@ -22,7 +22,7 @@ from ackstream.protocol.ditto.envelopes import Envelope, decode, decoded
 from ackstream.protocol.ditto.headers import ACK_QUORUM
 from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError
-from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, REPLY_VERSION, STATUS
+from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPLY_ID, REPLY_VERSION, STATUS, UPDATE
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Reply:
     @property
     def is_update(self) -> bool:
         """Whether it is no reply yet: the request stays open."""
-        return self.completed_by == "progress"
+        return self.completed_by == UPDATE
 
     @property
     def amends(self) -> bool:
