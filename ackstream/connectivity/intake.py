@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
+from ackstream.client.core.labels import Labels
 from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, RejectedSignal
 from ackstream.connectivity.system import SourceFailure, System, statuses
-from ackstream.connectivity.transports.transport import MAX_BYTES, outgoing, redelivers, text_headers
+from ackstream.connectivity.transports import transport
+from ackstream.connectivity.transports.transport import Confirm, ExternalMessage, OutgoingMessage, Published
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import OF_RECORD, backoff
 from ackstream.observe.metrics import CONNECTION_MESSAGES, FIGURES
@@ -26,19 +29,13 @@ from ackstream.protocol.ditto.acknowledgements import is_success, response_type
 from ackstream.protocol.ditto.connection_rules import Settlement, SettlementAnswer, settle
 from ackstream.protocol.ditto.envelopes import Envelope, error_envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID
+from ackstream.protocol.ditto.twin.access import Access
 from ackstream.protocol.errors import BAD_REQUEST, TOO_LARGE, DittoError, label_not_unique, shown
+from ackstream.settings.connections import Connection, ReplyTarget, ResponseKind, Source
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ackstream.client.core.labels import Labels
-    from ackstream.connectivity.transports.transport import Confirm, ExternalMessage, OutgoingMessage, Published
-    from ackstream.protocol.ditto.twin.access import Access
-    from ackstream.settings.connections import Connection, ReplyTarget, ResponseKind, Source
-
-    Done = Callable[[Settlement], None]
-    Publish = Callable[[OutgoingMessage, Confirm], None]
-    Answer: TypeAlias = "SettlementAnswer | SourceFailure | Exception | None"
+Done = Callable[[Settlement], None]
+Publish = Callable[[OutgoingMessage, Confirm], None]
+Answer: TypeAlias = "SettlementAnswer | SourceFailure | Exception | None"
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +106,7 @@ class Intake:
     @property
     def room(self) -> int:
         """How many more messages may be in flight."""
-        if self._rests() or self._bytes >= MAX_BYTES:
+        if self._rests() or self._bytes >= transport.MAX_BYTES:
             return 0
         return max(0, self._limit - len(self._open) - len(self._waiting))
 
@@ -224,7 +221,7 @@ class Intake:
         if settlement is None or (taken := self._open.pop(collector, None)) is None:
             return
         FIGURES.count(CONNECTION_MESSAGES, self._connection_id, "inbound", settlement)
-        if not redelivers(settlement, self._qos, able=taken.able):
+        if not transport.redelivers(settlement, self._qos, able=taken.able):
             self._bytes -= taken.size
             taken.done(settlement)
             return
@@ -320,7 +317,9 @@ def published_reply(
     if CORRELATION_ID in asked:
         headers[CORRELATION_ID] = asked[CORRELATION_ID]
     named = msgspec.structs.replace(answer, headers=headers)
-    return outgoing(named, target.address, target.header_mapping, connection_id, further=text_headers(asked))
+    return transport.outgoing(
+        named, target.address, target.header_mapping, connection_id, further=transport.text_headers(asked)
+    )
 
 
 def published_error(refused: RejectedSignal, target: ReplyTarget | None, connection_id: str) -> OutgoingMessage | None:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ackstream.client import ClientError, Publisher, ReaderClosedError, ReaderQos, SampleReader, WriterQos
+from ackstream.client import ClientError, Publisher, ReaderQos, Receipt, Sample, SampleReader, WriterQos
 from ackstream.client.core.connection import connection_of
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import Answers, LabelAcks, text
-from ackstream.client.errors import FlushTimeout, HandlerFailedError, RefusedError, WouldBlockError
+from ackstream.client.errors import FlushTimeout, HandlerFailedError, ReaderClosedError, RefusedError, WouldBlockError
 from ackstream.client.reading.samples import usable_lake
 from ackstream.connectivity.transports.transport import EXPECTED, OPEN_SECONDS, TURN_SECONDS, Runner
 from ackstream.errors import BadParameterError
@@ -28,13 +30,7 @@ from ackstream.kafka.clients import CLOSE_SECONDS, MAX_BACKOFF_SECONDS, backoff
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.metrics import FIGURES, ROUTE_OPEN
 from ackstream.protocol.record_headers import ORIGINAL_SEQ, ORIGINAL_WRITER, ROUTED_BY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from concurrent.futures import Future
-
-    from ackstream.client import Receipt, Sample
-    from ackstream.settings import Kafka, Lake, RouteSettings, Settings
+from ackstream.settings import Kafka, Lake, RouteSettings, Settings
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h11
 import uvicorn
@@ -24,9 +25,11 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ackstream.errors import SettingsError
+from ackstream.gateway.exchange import Dependencies
 from ackstream.gateway.http.api import REQUEST_SECONDS, Api
 from ackstream.gateway.http.operations import PREFIX
 from ackstream.gateway.http.responses import on_error
@@ -37,14 +40,7 @@ from ackstream.gateway.websocket.session import socket_route
 from ackstream.observe.endpoint import HEALTH
 from ackstream.protocol.errors import DittoError
 from ackstream.settings.access import FileWatch, WatchedFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from starlette.types import ASGIApp
-
-    from ackstream.gateway.exchange import Dependencies
-    from ackstream.settings.gateway import GatewayTls
+from ackstream.settings.gateway import GatewayTls
 
 log = logging.getLogger(__name__)
 

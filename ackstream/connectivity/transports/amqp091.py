@@ -11,9 +11,10 @@ import re
 import struct
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pika import BasicProperties, ConnectionParameters, PlainCredentials, SSLOptions, data
 from pika.adapters.select_connection import IOLoop, SelectConnection
@@ -24,17 +25,11 @@ from ackstream.connectivity.transports import brokers, transport
 from ackstream.connectivity.transports.brokers import BrokerLink, ConfirmingPublisher, Confirms, PushedSource
 from ackstream.errors import StartError, UnreachableError
 from ackstream.protocol.ditto.acknowledgements import OK
+from ackstream.protocol.ditto.connection_rules import Settlement
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ackstream.connectivity.transports.brokers import Unconfirmed
-    from ackstream.connectivity.transports.transport import Receiver
-    from ackstream.protocol.ditto.connection_rules import Settlement
-    from ackstream.settings import Kafka
-    from ackstream.settings.connections import Amqp091Connection, AmqpSourceSettings
+from ackstream.settings import Kafka
+from ackstream.settings.connections import Amqp091Connection, AmqpSourceSettings
 
 log = logging.getLogger(__name__)
 # it logs each error several times before it raises it
@@ -123,7 +118,12 @@ class Amqp091Source(PushedSource):
     """Consumes the queues of a source, each with its share of the messages in flight."""
 
     def __init__(
-        self, connection: Amqp091Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Receiver
+        self,
+        connection: Amqp091Connection,
+        index: int,
+        source: AmqpSourceSettings,
+        _own: Kafka,
+        intake: transport.Receiver,
     ) -> None:
         super().__init__(connection, index, source, intake)
         if source.enforcement is not None and _BY_SENDER.search(source.enforcement.input):
@@ -236,7 +236,7 @@ class Amqp091Publisher(ConfirmingPublisher):
         while self._channel is not None and (unconfirmed := self._confirms.take()) is not None:
             self._send(unconfirmed)
 
-    def _send(self, unconfirmed: Unconfirmed) -> None:
+    def _send(self, unconfirmed: brokers.Unconfirmed) -> None:
         message, tag = unconfirmed.message, self._tag + 1
         try:
             properties = basic_properties(message.headers, f"{self._prefix}-{self._channels}-{tag}")

@@ -7,30 +7,32 @@ Source of the rules: Eclipse Ditto, ``AmqpConsumerActor``, ``AmqpPublisherActor`
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from proton import Delivery
 from proton.reactor import AtLeastOnce, AtMostOnce
 
-from ackstream.connectivity.transports import brokers
+from ackstream.connectivity.transports import brokers, transport
 from ackstream.connectivity.transports.amqp10_link import Link, Node, condition_text, proton_message, received_message
 from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource, RejectedError
-from ackstream.connectivity.transports.transport import Published, Transport, not_published
+from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Published, not_published
 from ackstream.protocol.ditto.acknowledgements import OK
+from ackstream.protocol.ditto.connection_rules import Settlement
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
-
-if TYPE_CHECKING:
-    from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
-    from ackstream.protocol.ditto.connection_rules import Settlement
-    from ackstream.settings import Kafka
-    from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings
+from ackstream.settings import Kafka
+from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings
 
 
 class Amqp10Source(PushedSource):
     """Consumes the queues of a source, each with its share of the messages in flight as credit."""
 
     def __init__(
-        self, connection: Amqp10Connection, index: int, source: AmqpSourceSettings, _own: Kafka, intake: Receiver
+        self,
+        connection: Amqp10Connection,
+        index: int,
+        source: AmqpSourceSettings,
+        _own: Kafka,
+        intake: transport.Receiver,
     ) -> None:
         super().__init__(connection, index, source, intake)
         # events of the links that the broker has opened
@@ -224,4 +226,4 @@ class Amqp10Publisher(ConfirmingPublisher):
         return link if link is not None and link.sender == event.link else None
 
 
-TRANSPORT = Transport(Amqp10Publisher, Amqp10Source)
+TRANSPORT = transport.Transport(Amqp10Publisher, Amqp10Source)

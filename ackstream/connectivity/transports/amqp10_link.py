@@ -6,8 +6,9 @@ import logging
 import ssl
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from proton import Array, Described, Message, ProtonException, SSLDomain, SSLException, symbol
 from proton.handlers import MessagingHandler
@@ -19,12 +20,8 @@ from ackstream.errors import StartError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.envelopes import json_text
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ackstream.settings.connections import Amqp10Connection
-    from ackstream.settings.security import Tls
+from ackstream.settings.connections import Amqp10Connection
+from ackstream.settings.security import Tls
 
 # it logs each error before it reports it
 logging.getLogger("proton").setLevel(logging.CRITICAL + 1)

@@ -7,23 +7,20 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ackstream.connectivity.transports import transport
+from ackstream.connectivity.transports.transport import Confirm, ExternalMessage, OutgoingMessage, Receiver
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import CLOSE_SECONDS
+from ackstream.protocol.ditto.connection_rules import Settlement
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.errors import UNAVAILABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from ackstream.connectivity.transports.transport import Confirm, ExternalMessage, OutgoingMessage, Receiver
-    from ackstream.protocol.ditto.connection_rules import Settlement
-    from ackstream.settings.connections import Source
+from ackstream.settings.connections import Source
 
 log = logging.getLogger(__name__)
 

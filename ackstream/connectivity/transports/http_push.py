@@ -8,29 +8,26 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
 import httpx
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.connectivity.transports import transport
+from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR
 from ackstream.protocol.ditto.envelopes import decode_text, json_or_text, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, sendable
 from ackstream.protocol.errors import BAD_REQUEST, REQUEST_TIMEOUT, UNAVAILABLE
+from ackstream.settings import Kafka
+from ackstream.settings.connections import HttpPushConnection
 from ackstream.settings.security import Tls
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage
-    from ackstream.settings import Kafka
-    from ackstream.settings.connections import HttpPushConnection
 
 # a line for each request
 logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, Full, Queue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from paho.mqtt.client import MQTT_ERR_NO_CONN, MQTT_ERR_SUCCESS, MQTTMessage, topic_matches_sub
@@ -24,17 +24,15 @@ from paho.mqtt.properties import Properties
 from ackstream.connectivity.transports import mqtt_client, transport
 from ackstream.connectivity.transports.brokers import RejectedError, unreachable
 from ackstream.connectivity.transports.mqtt_client import MqttClient
+from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
+from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
+from ackstream.protocol.ditto.connection_rules import Settlement
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
-
-if TYPE_CHECKING:
-    from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
-    from ackstream.errors import UnreachableError
-    from ackstream.protocol.ditto.connection_rules import Settlement
-    from ackstream.settings import Kafka
-    from ackstream.settings.connections import MqttConnection, Source
+from ackstream.settings import Kafka
+from ackstream.settings.connections import MqttConnection, Source
 
 POLL_SECONDS = 0.05
 TOPIC, QOS, RETAIN, REPLY_TO = "mqtt.topic", "mqtt.qos", "mqtt.retain", "reply-to"

@@ -11,8 +11,9 @@ import struct
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from paho.mqtt import properties as paho_properties
 from paho.mqtt.client import PUBACK, PUBLISH, PUBREC, Client, MQTTMessage, MQTTv5, MQTTv311
@@ -27,11 +28,7 @@ from ackstream.connectivity.transports.brokers import DELIVERY_SECONDS, REMEMBER
 from ackstream.connectivity.transports.transport import CONNECT_SECONDS
 from ackstream.kafka.clients import CLOSE_SECONDS, MAX_RECORD_BYTES
 from ackstream.protocol.ditto.correlation_ids import Latest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from ackstream.settings.connections import MqttConnection
+from ackstream.settings.connections import MqttConnection
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from kafka import errors
@@ -21,14 +21,12 @@ from msgspec import UNSET, Raw, UnsetType
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, failure
+from ackstream.protocol.ditto.connection_rules import Settlement
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, json_text, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID
 from ackstream.protocol.ditto.placeholders import Context, Template
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE, DittoError, shown
-
-if TYPE_CHECKING:
-    from ackstream.protocol.ditto.connection_rules import Settlement
-    from ackstream.settings import Kafka
+from ackstream.settings import Kafka
 
 Confirm = Callable[["Published"], None]
 

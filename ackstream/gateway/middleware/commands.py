@@ -8,17 +8,21 @@ of a live command or message holds, and whether a query goes to the device. Sour
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from ackstream.client import Reply
 from ackstream.client.requests.commands import retrieval
 from ackstream.gateway.errors import header_unfit
+from ackstream.gateway.exchange import Dependencies
+from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol import errors
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.envelopes import Envelope, raw
@@ -27,13 +31,6 @@ from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_E
 from ackstream.protocol.ditto.twin.permissions import Kind, conceal, restrict
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-
-    from ackstream.client import Reply
-    from ackstream.gateway.exchange import Dependencies
-    from ackstream.observe.outcomes import RequestOutcome
 
 _CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})
 _OF_TWIN: dict[str, frozenset[Kind]] = {

@@ -11,8 +11,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
@@ -21,6 +21,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ackstream.gateway.errors import authentication_failed, foreign_host, foreign_origin, foreign_site
@@ -29,19 +30,13 @@ from ackstream.gateway.middleware.admission import ip_address, is_in
 from ackstream.gateway.page.live import KAFKA
 from ackstream.observe.endpoint import HEALTH, LIVE, READY
 from ackstream.observe.metrics import CONNECTIONS, FIGURES, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD, Tally
+from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.patterns import matches_any
+from ackstream.settings import Gateway
 from ackstream.settings.access import ROLE, Proxy
 from ackstream.settings.security import is_loopback
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from ackstream.protocol.errors import DittoError
-    from ackstream.settings import Gateway
-
-    Refused = Callable[[HTTPConnection, DittoError], None]
+Refused = Callable[[HTTPConnection, DittoError], None]
 
 EVENT_LOOP, LOOP_SECONDS, KAFKA_SECONDS = "The event loop", 60.0, 20.0
 """The signs of life of a gateway: its event loop turns, and it reads the ledger and the ends of its topics."""

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from collections.abc import Awaitable, Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ackstream.errors import InputError
 from ackstream.gateway.errors import not_found, parameter_invalid
+from ackstream.gateway.exchange import Dependencies
 from ackstream.gateway.http.translation import check_parameters
 from ackstream.gateway.page.stories import Stories, Story, Trace, may_see
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from starlette.requests import Request
-
-    from ackstream.gateway.exchange import Dependencies
-
-    Answer = Callable[[Request], Awaitable[Response]]
+Answer = Callable[[Request], Awaitable[Response]]
 
 STORIES = 2
 """As many are read from the tables at a time: each looks through several."""

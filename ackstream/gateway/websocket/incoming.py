@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import unquote_plus
 
 import msgspec
@@ -20,25 +21,20 @@ from msgspec import UNSET, Raw
 
 from ackstream.gateway import errors
 from ackstream.gateway.middleware.commands import check_headers, is_live, with_defaults
+from ackstream.gateway.streaming import UnreadMessages
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto import signal_defaults
 from ackstream.protocol.ditto.acknowledgements import check_answer, taken_entries
 from ackstream.protocol.ditto.correlation_ids import ForwardedIds, RecentIds
 from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.ditto.requests import message_headers
-from ackstream.protocol.ditto.twin import permissions, searches
+from ackstream.protocol.ditto.twin import permissions, searches, subscriptions
+from ackstream.protocol.ditto.twin.access import Access
 from ackstream.protocol.ditto.twin.permissions import Kind, addresses_subject, check_address, kind_of
-from ackstream.protocol.ditto.twin.subscriptions import PARAMETERS, Stream, Subscription, stream_of, subscription_of
+from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream, Subscription, stream_of
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, unknown_path, unknown_topic_path
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
-
-    from ackstream.gateway.streaming import UnreadMessages
-    from ackstream.protocol.ditto.twin.access import Access
-    from ackstream.protocol.ditto.twin.subscriptions import Publication
-    from ackstream.settings import Correlate
+from ackstream.settings import Correlate
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +130,7 @@ class Control(msgspec.Struct, frozen=True):
                 raise errors.parameter_invalid(name, f"is not a parameter of this message: it has {known}")
         if self.name.startswith("STOP"):
             return stream, None
-        return stream, subscription_of(stream, self.parameters)
+        return stream, subscriptions.subscription_of(stream, self.parameters)
 
 
 _CONTROLS: dict[str, Stream | None] = {
@@ -142,7 +138,7 @@ _CONTROLS: dict[str, Stream | None] = {
     for verb in ("START", "STOP")
     for name in (*get_args(Stream), "policy-announcements")
 }
-_OF_CONTROLS = (*PARAMETERS, names.CORRELATION_ID)
+_OF_CONTROLS = (*subscriptions.PARAMETERS, names.CORRELATION_ID)
 _TOKEN = "JWT-TOKEN"  # noqa: S105 - the name of the message
 
 
