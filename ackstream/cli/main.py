@@ -9,6 +9,8 @@ import logging
 import os
 import shlex
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,17 +24,14 @@ from ackstream.cli import administration, messages, monitoring, requests, tables
 from ackstream.local import machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ackstream.connectivity.transports.transport import Runner
     from ackstream.settings import Settings
 
 
 def exit_code(error: errors.AckstreamError) -> int:
     """Return the exit code of a command that ends with an error."""
-    if isinstance(
-        error, (errors.InputError, errors.SettingsError, errors.BadParameterError, errors.InconsistentQosError)
-    ):
+    wrong = (errors.InputError, errors.SettingsError, errors.BadParameterError, errors.InconsistentQosError)
+    if isinstance(error, wrong):
         return terminal.WRONG_INPUT
     return terminal.NO_ANSWER if isinstance(error, (errors.UnreachableError, TimeoutError)) else terminal.FAILED
 
@@ -124,15 +123,34 @@ def demo(
     Kafka is started unless `ackstream up` has already done so. All data is kept in the directory `demo` of the local
     data. Nothing keeps running afterwards; the Delta tables stay.
     """
-    from ackstream.cli.demo import demo as run
+    from ackstream.local.secured import environment
 
     console = terminal.Terminal()
-    try:
-        good = run(terminal.load(), console, commands, rate, secure=secure)
-    except KeyboardInterrupt:
-        console.print("Stopped; nothing is left running.")
-        raise typer.Exit(terminal.INTERRUPTED) from None
+    with terminal.Interrupts() as interrupts:
+        try:
+            with ExitStack() as stack:
+                try:
+                    own = stack.enter_context(environment(terminal.load(), console, secure=secure))
+                    run = machine.shared_with_tests("demo/course.py").run
+                    good = run(own, console, commands, rate, interrupts, stack)
+                finally:
+                    interrupts.ignore()
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - re-raised
+            # errors during an interrupted shutdown carry no information
+            if interrupts.seen or isinstance(error, KeyboardInterrupt):
+                console.print("Stopped; nothing is left running.")
+                raise typer.Exit(terminal.INTERRUPTED) from None
+            raise _reason(error) from None
     raise typer.Exit(0 if good else terminal.FAILED)
+
+
+def _reason(error: BaseException) -> BaseException:
+    """Return the first product error in the chain of causes, else the error itself."""
+    found, step = error, error.__context__
+    while step is not None:
+        found = step if isinstance(step, errors.AckstreamError) else found
+        step = step.__context__
+    return found
 
 
 def conformance(
@@ -270,10 +288,9 @@ def gateway() -> None:
                 asyncio.run(Server(dependencies, print_address).serve())
         except SystemExit:
             # uvicorn has logged the reason
-            host, port = settings.gateway.host, settings.gateway.port
             raise errors.LocalError(
-                f"The gateway cannot listen at {host}:{port}: stop the program that uses the port, or choose another "
-                f"one with gateway.port (ACKSTREAM_GATEWAY_PORT)."
+                f"The gateway cannot listen at {settings.gateway.host}:{settings.gateway.port}: stop the program that "
+                f"uses the port, or choose another one with gateway.port (ACKSTREAM_GATEWAY_PORT)."
             ) from None
         except KeyboardInterrupt:
             raise typer.Exit from None

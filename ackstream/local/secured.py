@@ -1,4 +1,4 @@
-"""The one-node Kafka with TLS, a login for each party, and the ACLs of each.
+"""The one-node Kafka with TLS, a login for each party, and the ACLs of each; and the Kafka and files of the demo.
 
 Its authority, passwords and settings files are in ``DATA/secured``, which only their owner can read. Each file
 ``PARTY.toml`` has the settings with which a party connects; the operator's login may do everything.
@@ -9,28 +9,31 @@ from __future__ import annotations
 import ipaddress
 import json
 import secrets
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta, timezone
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
+from kafka.errors import KafkaError
+from rich.console import Console
 
-from ackstream.kafka import parties
+from ackstream.errors import LocalError, UnreachableError
+from ackstream.kafka import parties, topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR, PARTIES
 from ackstream.local import machine
 from ackstream.local.broker import Broker
-from ackstream.local.machine import write_file
-from ackstream.settings import Kafka
+from ackstream.local.machine import locked, write_file
+from ackstream.settings import Kafka, Lake, Settings
 from ackstream.settings.kafka import KafkaSecurity
 from ackstream.settings.security import Secret, Tls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from cryptography.x509 import ExtensionType
-
-    from ackstream.settings import Settings
 
 MECHANISM = "SCRAM-SHA-512"
 NODE = "ackstream-broker"
@@ -189,3 +192,66 @@ class Authority:
         certificate = builder.sign(self._key or key, SHA256())
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         return pem, certificate.public_bytes(Encoding.PEM)
+
+
+# -- the demo ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def environment(settings: Settings, console: Console, *, secure: bool = False) -> Iterator[Settings]:
+    """Provide Kafka and empty directories for a block, and yield their settings; LocalError has the remedy.
+
+    A Kafka started by ``ackstream up`` is reused, with separate topics that are deleted afterwards: these settings have
+    a topic prefix. Otherwise one is started and stopped again. The lake is kept.
+
+    :param secure: start one with TLS, and a login and ACLs for each party; the settings have the operator's login
+    """
+    home = settings.local.data / "demo"
+
+    def refuse() -> NoReturn:
+        raise LocalError(
+            f"Another demo is running in {home}: wait for it to end, or set local.data (ACKSTREAM_LOCAL_DATA) and "
+            f"local.port (ACKSTREAM_LOCAL_PORT) to other values."
+        )
+
+    with ExitStack() as stack:
+        stack.enter_context(locked(home / "lock", "set local.data (ACKSTREAM_LOCAL_DATA) to one that can", refuse))
+        borrowed = not secure and Broker(settings).answers()
+        own = demo_settings(settings, home, f"demo-{int(time.time())}-" if borrowed else "")
+        broker: Broker = SecuredBroker(own) if secure else Broker(own)
+        # left over from a killed demo
+        for left in (Broker(own), SecuredBroker(own)):
+            left.stop()
+        logins = home / SecuredBroker.HOME
+        for path in (home / "kafka" / "data", logins, Path(own.lake.path), Path(own.lake.checkpoints)):
+            shutil.rmtree(path, ignore_errors=True)
+        if borrowed:
+            stack.callback(_delete_topics, own)
+        else:
+            # an interruption of the start leaves nothing running
+            stack.callback(broker.stop)
+            broker.start(console)
+        own = broker.as_user(own, OPERATOR)
+        topics.ensure_topics(own)
+        broker.admit(own)
+        yield own
+
+
+def demo_settings(settings: Settings, home: Path, topic_prefix: str) -> Settings:
+    """Return settings that keep all data below ``home`` and use the local Kafka."""
+    bootstrap, partitions = f"localhost:{settings.local.port}", settings.kafka.partitions
+    return settings.model_copy(
+        update={
+            "kafka": Kafka(bootstrap=bootstrap, topic_prefix=topic_prefix, partitions=partitions),
+            "local": settings.local.model_copy(update={"data": home}),
+            "lake": Lake(path=str(home / "lake"), checkpoints=str(home / "checkpoints")),
+            # an archive batch keeps a core busy for seconds, and here it shares two cores with correlate
+            "archive": settings.archive.model_copy(update={"trigger": 10_000}),
+        }
+    )
+
+
+def _delete_topics(settings: Settings) -> None:
+    # the broker may be gone, and the topics with it
+    with suppress(KafkaError, UnreachableError), connect_admin(settings.kafka) as client:
+        client.delete_topics([settings.kafka.topic(name) for name in topics.TOPICS])

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,6 @@ from kafka.errors import KafkaConnectionError, RequestTimedOutError
 from typer.testing import CliRunner, Result
 
 from ackstream import __version__
-from ackstream.cli import demo as runs
 from ackstream.cli.main import Commands, app
 from ackstream.client import RequestTimeout, SettleTimeout
 from ackstream.errors import (
@@ -27,6 +28,7 @@ from ackstream.errors import (
     StartError,
     UnreachableError,
 )
+from ackstream.local import machine, secured
 from tests.cli.commands import run
 
 ROOT = Path(__file__).parents[2]
@@ -188,13 +190,14 @@ def test_without_a_command_the_help_is_shown():
 def ending(monkeypatch: pytest.MonkeyPatch, end: Any) -> list[Any]:
     asked: list[Any] = []
 
-    def demo(_settings: Any, _console: Any, number: int, rate: float, *, secure: bool) -> bool:
+    def course(secure: bool, _console: Any, number: int, rate: float, *_: Any) -> bool:  # noqa: FBT001 - as it is given
         asked.append((number, rate, secure))
         if isinstance(end, BaseException):
             raise end
         return bool(end)
 
-    monkeypatch.setattr(runs, "demo", demo)
+    monkeypatch.setattr(secured, "environment", lambda *_, secure: nullcontext(secure))
+    monkeypatch.setattr(machine, "shared_with_tests", lambda _: SimpleNamespace(run=course))
     return asked
 
 
