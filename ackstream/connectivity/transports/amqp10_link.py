@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from proton import Array, Described, Message, ProtonException, SSLDomain, SSLException, symbol
+from proton import Array, Described, Endpoint, Message, ProtonException, SSLDomain, SSLException, symbol
 from proton.handlers import MessagingHandler
 from proton.reactor import Container, LinkOption
 
@@ -55,7 +55,6 @@ class Link(BrokerLink, MessagingHandler):  # type: ignore[misc]  # proton is not
         BrokerLink.__init__(self, connection)
         MessagingHandler.__init__(self, prefetch=0, auto_accept=False, peer_close_is_error=True)
         self.__dict__.update(handlers)
-        self._opened = False
         self.container = Container(self)
         self.container.container_id = f"{connection.id}-{uuid.uuid4().hex[:8]}"
         self.container.start()
@@ -70,7 +69,7 @@ class Link(BrokerLink, MessagingHandler):  # type: ignore[misc]  # proton is not
         scheme = "amqps" if connection.encrypted else "amqp"
         url = f"{scheme}://{connection.host}:{connection.port}"
         self.connection = self.container.connect(url, reconnect=False, heartbeat=IDLE_SECONDS, **options)
-        self.wait(lambda: self._opened)
+        self.wait(lambda: self.connection.state & Endpoint.REMOTE_ACTIVE)
 
     def _exchange(self, seconds: float) -> None:
         self.container.timeout = seconds
@@ -89,10 +88,6 @@ class Link(BrokerLink, MessagingHandler):  # type: ignore[misc]  # proton is not
         with suppress(ProtonException, OSError):
             while time.monotonic() < limit and self.container.process():
                 pass
-
-    def on_connection_opened(self, _event: Any) -> None:
-        """Note that the broker accepts the connection."""
-        self._opened = True
 
     def on_connection_error(self, event: Any) -> None:
         """Note why the broker closes the connection."""
