@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from ackstream.client.core.labels import Labels
@@ -131,14 +131,7 @@ class Connector(transport.Runner):
 
 
 class _Link:
-    def __init__(
-        self,
-        connection: Connection,
-        kafka: Kafka,
-        system: System,
-        access: Access,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, connection: Connection, kafka: Kafka, system: System, access: Access) -> None:
         self._connection = connection
         self.id = connection.id
         self._access = access
@@ -156,7 +149,6 @@ class _Link:
         self._open_at = 0.0
         # by identity: the size of each reply that the publisher has accepted and not reported yet
         self._replies: dict[int, int] = {}
-        self._clock = clock
         self.is_open = False
 
     def keep(self, stop: threading.Event) -> None:
@@ -167,7 +159,7 @@ class _Link:
             while not stop.is_set():
                 self.turn()
                 FIGURES.set(CONNECTION_OPEN, self.id, value=self.is_open)
-                now = self._clock()
+                now = time.monotonic()
                 HEALTH.beat(thread, now)
                 if self.is_open:
                     HEALTH.beat(sign, now)
@@ -178,7 +170,7 @@ class _Link:
     def turn(self) -> bool:
         """Open the connection, or its targets, if closed and due; return whether both are open, and connected."""
         try:
-            self._turn(self._clock())
+            self._turn(time.monotonic())
         except Exception as error:
             if not isinstance(error, transport.EXPECTED):
                 log.exception("The connection %s failed.", self.id)
@@ -230,11 +222,11 @@ class _Link:
             return
         if self._stack is None:
             self._open()
-            self._opened_at = self._clock()
+            self._opened_at = time.monotonic()
             log.info("The connection %s is open.", self.id)
         elif self._labels is not None and self._worker is None and self._publishes:
             self._begin_to_publish(self._labels)
-            self._opened_at = self._clock()
+            self._opened_at = time.monotonic()
             log.info("The connection %s publishes to its targets again.", self.id)
         if self._worker is not None:
             self._worker.turn()
@@ -248,7 +240,7 @@ class _Link:
 
     def _retry(self, reason: str) -> None:
         # an attempt may have taken seconds
-        now = self._clock()
+        now = time.monotonic()
         if self._opened_at is not None and now - self._opened_at >= MAX_BACKOFF_SECONDS:
             self._attempts = 0
         self._opened_at = None

@@ -93,7 +93,8 @@ class Opened:
         system: Any = SimpleNamespace(extra=None)
         kafka: Any = None
         self.now, self.takes = 0.0, 0.0
-        self.link = connector._Link(connection, kafka, system, OPEN, lambda: self.now)
+        monkeypatch.setattr(connector, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.link = connector._Link(connection, kafka, system, OPEN)
 
     def turn(self, now: float) -> bool:
         self.now = now
