@@ -93,14 +93,9 @@ class Attempt:
 class Audit:
     """The records of a gateway."""
 
-    def __init__(
-        self,
-        level: str = "off",
-        take: Callable[[AuditRow], None] = lambda _: None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Give records to ``take`` at a level, ``gateway.audit``; the clock is in epoch seconds. See :meth:`store`."""
-        self.level, self._clock = level, clock
+    def __init__(self, level: str = "off", take: Callable[[AuditRow], None] = lambda _: None) -> None:
+        """Give records to ``take`` at a level, ``gateway.audit``; see :meth:`store`."""
+        self.level = level
         self.store(take, lambda: False)
         self._failures, self._lock = FailureCounts(), threading.Lock()
 
@@ -135,7 +130,7 @@ class Audit:
         """Record, or count, a request refused unread: for its names, a label, or a limit; its sender may be unknown."""
         sender = Sender.of(connection, subjects)
         with self._lock:
-            recorded = self._failures.take(event, sender.address, self._clock())
+            recorded = self._failures.take(event, sender.address, time.time())
         if recorded:
             path = connection.scope["path"]
             self.write(event, sender, allowed=False, command=path, status=error.status, reason=error.message)
@@ -152,7 +147,7 @@ class Audit:
     def turn(self, *, closing: bool = False) -> None:
         """Record the failures that were counted; to be called from time to time, in any thread."""
         with self._lock:
-            due = self._failures.due(self._clock(), everything=closing)
+            due = self._failures.due(time.time(), everything=closing)
         for event, address, count in due:
             self.write(event, Sender((), address), allowed=False, count=count, reason=_REPEATED)
 
@@ -170,7 +165,7 @@ class Audit:
         texts |= {"address": sender.address, "method": sender.method}
         row = AuditRow(
             event=event,
-            received_at=round(self._clock() * 1000),
+            received_at=round(time.time() * 1000),
             subject=subject,
             roles=roles,
             allowed=allowed,
