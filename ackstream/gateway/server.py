@@ -72,9 +72,9 @@ _TICKS = 10
 def application(dependencies: Dependencies) -> ASGIApp:
     """Build the ASGI application with all routes.
 
-    A request or WebSocket passes, in order: ``MeteredConnection``, ``ResponseCounter``, ``ProxyCheck``,
-    ``ResponseHeaders``, CORS, ``OriginCheck``, then in its route ``ClientAdmission.admit``, ``ClientAdmission.socket``
-    (WebSockets and event streams), ``Audit``, and for a command ``commands.admit``.
+    A request or WebSocket passes, in order: ``MeteredConnection``, ``ResponseHead``, ``ProxyCheck``, CORS,
+    ``OriginCheck``, then in its route ``ClientAdmission.admit``, ``ClientAdmission.socket`` (WebSockets and event
+    streams), ``Audit``, and for a command ``commands.admit``.
     """
     gateway = dependencies.settings.gateway
     app = Starlette(
@@ -93,7 +93,7 @@ def application(dependencies: Dependencies) -> ASGIApp:
         exception_handlers=dict.fromkeys((DittoError, HTTPException, Exception), on_error),
     )
     # outside the error handler of Starlette, which is outside its middleware
-    return edge.ResponseCounter(app)
+    return edge.ResponseHead(app)
 
 
 class Server(uvicorn.Server):

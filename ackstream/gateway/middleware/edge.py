@@ -44,21 +44,22 @@ EVENT_LOOP, LOOP_SECONDS, KAFKA_SECONDS = "The event loop", 60.0, 20.0
 _SOURCE = "gateway"
 
 
-class ResponseCounter:
-    """Counts responses, and the wait for them to begin, of all requests but probes and WebSockets."""
+class ResponseHead:
+    """Restricts browsers to displaying a response, and counts responses with their wait, but those of probes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on a request or a WebSocket."""
-        if scope["type"] != "http" or is_probe(scope):
-            await self.app(scope, receive, send)
-            return
-        began, method = time.perf_counter(), scope["method"] if scope["method"] in _METHODS else "other"
+        began, method = time.perf_counter(), scope.get("method", "")
+        method = method if method in _METHODS else "other"
 
         async def sent(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                own = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(each for each in _HEADERS if each[0] not in own)]
+            if message["type"] == "http.response.start" and not is_probe(scope):
                 FIGURES.count(HTTP_REQUESTS, method, f"{message['status'] // 100}xx")
                 FIGURES.observe(HTTP_SECONDS, method, value=time.perf_counter() - began)
             await send(message)
@@ -166,7 +167,7 @@ _HEADERS = (
 
 def origin_middleware(settings: Gateway, *, authenticated: bool, refused: Refused) -> list[Middleware]:
     """Return the middleware of the application, outermost first; ``refused`` is called with each refusal."""
-    found = [Middleware(ResponseHeaders)]
+    found = []
     if settings.allowed_origins:
         found.append(
             Middleware(
@@ -226,24 +227,6 @@ class OriginCheck:
         if is_loopback(name) or matches_any(self._names, name):
             return True
         return self._authenticated and ip_address(name) is not None
-
-
-class ResponseHeaders:
-    """Adds the headers that restrict browsers to displaying a response."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request or a WebSocket."""
-
-        async def sent(message: Message) -> None:
-            if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                own = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(each for each in _HEADERS if each[0] not in own)]
-            await send(message)
-
-        await self._app(scope, receive, sent)
 
 
 def _is_own(origin: str, host: str, scheme: str) -> bool:
