@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,8 +14,6 @@ from ackstream.cli.terminal import AsJson, PlainTable, Terminal, data, echo, ech
 from ackstream.errors import AckstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ackstream.jobs.correlate.job import InFlight
     from ackstream.observe.feeds import JobSign, Overview
     from ackstream.observe.outcomes import Verdict

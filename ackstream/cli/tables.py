@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -16,15 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 from rich.console import Group
+from rich.text import Text
 
 from ackstream.cli import terminal
 from ackstream.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from duckdb import DuckDBPyConnection
-    from rich.text import Text
 
     from ackstream.settings import Lake, Settings
 

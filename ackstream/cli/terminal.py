@@ -13,8 +13,10 @@ import logging
 import signal
 import sys
 import traceback
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timezone
 from pathlib import Path
+from types import TracebackType
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -28,9 +30,6 @@ from ackstream.errors import InputError
 from ackstream.observe.logs import CONTROLS, configure, escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import TracebackType
-
     from typing_extensions import Self
 
     from ackstream.settings import Settings
