@@ -151,7 +151,10 @@ class Broker:
 
     def _format(self, program: Path, class_path: list[Path], log: IO[str]) -> None:
         """Give an empty data directory its cluster id; refuse data of another cluster or a newer Kafka."""
-        version = _kafka_version(class_path)
+        versions = [match[1] for jar in class_path if (match := re.fullmatch(r"kafka_2\.\d+-(.+)\.jar", jar.name))]
+        if not versions:
+            raise LocalError(f"The broker jars of {machine.conf('ivy.xml')} do not include Kafka: restore the file.")
+        version = versions[0]
         formatted = self.data / "meta.properties"
         if formatted.exists():
             self._check_data(formatted.read_text("utf-8"), version)
@@ -224,13 +227,6 @@ def _run(
         start_new_session=True,
         umask=PRIVATE,
     )
-
-
-def _kafka_version(class_path: list[Path]) -> str:
-    versions = [match[1] for jar in class_path if (match := re.fullmatch(r"kafka_2\.\d+-(.+)\.jar", jar.name))]
-    if not versions:
-        raise LocalError(f"The broker jars of {machine.conf('ivy.xml')} do not include Kafka: restore the file.")
-    return versions[0]
 
 
 def _release(version: str) -> tuple[int, ...]:

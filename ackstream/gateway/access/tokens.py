@@ -111,10 +111,6 @@ class FileKeys:
         self.path: Path = issuer.jwks_file or issuer.key_file  # type: ignore[assignment]  # Issuer.remote is false
         self.reload()
 
-    def renew(self) -> Future[None] | None:
-        """Return ``None``: the file is read again when it changes."""
-        return None
-
     def reload(self) -> None:
         """Read the file, perhaps again; after a ``SettingsError`` the keys are unchanged."""
         name = "jwks_file" if self._issuer.jwks_file else "key_file"
@@ -283,7 +279,7 @@ class Tokens:
             identity = claimed["header"].get("kid")
             key = keys.current.find(identity)
             # an unknown key is requested once from the issuer
-            if key is None and (fetched := keys.renew()) is not None:
+            if key is None and isinstance(keys, RemoteKeys) and (fetched := keys.renew()) is not None:
                 await asyncio.wait([asyncio.wrap_future(fetched)], timeout=FETCH_SECONDS)
                 key = keys.current.find(identity)
             if not len(keys.current):
