@@ -18,7 +18,7 @@ from ackstream.client.core.storage import Synchronous
 from ackstream.client.core.worker import Start
 from ackstream.client.parties.answers import Answer
 from ackstream.client.parties.signals import Delivered, Expired, RecordSignal, Signal
-from ackstream.client.publishing._reader_acks import Callback
+from ackstream.client.publishing._acks import Callback
 from ackstream.client.publishing.publications import FailedMessage, Receipt, Stage
 from ackstream.client.queues.queued_messages import AckMode, FlowQos, QueueMessage
 from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos

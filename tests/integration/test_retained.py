@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ackstream.client.publishing._reader_acks import Callback
+    from ackstream.client.publishing._acks import Callback
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackstream.client.publishing._reader_acks import Callback
+    from ackstream.client.publishing._acks import Callback
 
 pytestmark = pytest.mark.integration
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ackstream.client.publishing._reader_acks import Callback
+    from ackstream.client.publishing._acks import Callback
 
 pytestmark = pytest.mark.integration
 

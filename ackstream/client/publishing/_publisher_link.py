@@ -22,8 +22,7 @@ from ackstream.client.core.lifetime import AGAIN_SECONDS, Lifetime, call_handler
 from ackstream.client.core.storage import KeptMessage, PublishStore
 from ackstream.client.errors import FlushTimeout, LogonTimeout, PublisherClosedError, RefusedError, TakenOverError
 from ackstream.client.options import PublisherOptions
-from ackstream.client.publishing._reader_acks import WriterAcknowledgements
-from ackstream.client.publishing._resending import Logon, Takeovers
+from ackstream.client.publishing._acks import Logon, Takeovers, WriterAcknowledgements
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import Headers, Publications
 from ackstream.client.reading.samples import WriterQos

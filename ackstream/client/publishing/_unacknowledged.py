@@ -17,7 +17,7 @@ from ackstream.client.core.lifetime import Awaited, call_handler
 from ackstream.client.core.storage import KeptMessage, PublishStore
 from ackstream.client.errors import FlushTimeout, GapError, RefusedError, WindowError, WouldBlockError
 from ackstream.client.options import PublisherOptions
-from ackstream.client.publishing._resending import RENUMBERED, Logon, Retransmission, Takeovers, last_own
+from ackstream.client.publishing._acks import RENUMBERED, Logon, Retransmission, Takeovers, last_own
 from ackstream.client.publishing.publications import FailedMessage, Open, PublishStatistics, Receipt, Stage
 from ackstream.kafka.clients import monotonic_ms
 from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN

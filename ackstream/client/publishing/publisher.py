@@ -16,8 +16,8 @@ from ackstream.client.core.storage import KeptMessage, PublishStore, Synchronous
 from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import AcknowledgementTimeout, FlushTimeout, PublisherClosedError
 from ackstream.client.options import PublisherOptions
+from ackstream.client.publishing._acks import SETTLE_TIMEOUT, WriterAcknowledgements
 from ackstream.client.publishing._publisher_link import PublisherLink
-from ackstream.client.publishing._reader_acks import SETTLE_TIMEOUT, WriterAcknowledgements
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import AwaitedMessage, NewMessage, Open, Stage, described, message_of
 from ackstream.errors import ClientError, InconsistentQosError

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ackstream.client.errors import PublisherClosedError, ReaderTimeout, SettleTimeout
-from ackstream.client.publishing import _reader_acks as reader_acks
-from ackstream.client.publishing._reader_acks import Callback, WriterAcknowledgements
+from ackstream.client.publishing import _acks as reader_acks
+from ackstream.client.publishing._acks import Callback, WriterAcknowledgements
 from ackstream.client.reading.samples import WriterQos
 from ackstream.protocol.readers import ApplicationAcknowledged, SamplesDone, WriterState, WriterStateRequest
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.publishing._resending import MAX_BURST, MAX_PAUSE_MS, MAX_TIMEOUT_MS, Retransmission
+from ackstream.client.publishing._acks import MAX_BURST, MAX_PAUSE_MS, MAX_TIMEOUT_MS, Retransmission
 from ackstream.protocol.dispositions import DUPLICATE
 
 

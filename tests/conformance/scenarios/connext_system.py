@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client.publishing._reader_acks import Callback, WriterAcknowledgements
+from ackstream.client.publishing._acks import Callback, WriterAcknowledgements
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from ackstream.jobs.settle.completion import Retention

@@ -27,7 +27,7 @@ from tests.integration.scenarios.rules import Json, now, sleep_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ackstream.client.publishing._reader_acks import Callback
+    from ackstream.client.publishing._acks import Callback
     from tests.conformance.scenarios import Scenario
     from tests.harness.settlement import Settlement
 

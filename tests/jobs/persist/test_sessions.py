@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ackstream.client.core.storage import KeptMessage, PublishStore
 from ackstream.client.errors import RefusedError, TakenOverError
 from ackstream.client.options import PublisherOptions
-from ackstream.client.publishing._resending import RENUMBERED
+from ackstream.client.publishing._acks import RENUMBERED
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
 from ackstream.client.publishing.publications import FailedMessage, Headers, Open, Publications, Receipt
 from ackstream.client.reading._reader_history import ReaderHistory

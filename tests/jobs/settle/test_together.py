@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.client.publishing._reader_acks import Callback, WriterAcknowledgements
+from ackstream.client.publishing._acks import Callback, WriterAcknowledgements
 from ackstream.client.reading._reader_history import ReaderHistory
 from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from ackstream.protocol.intervals import Intervals
