@@ -83,7 +83,7 @@ MISSING = [
     ("spark", "ackstream.jobs.correlate.job", "pandas"),
     ("testing", "ackstream.jobs.correlate.shard", "numpy"),
     ("spark", "ackstream.lake.tables", "pyarrow"),
-    ("lake", "ackstream.lake.reading", "deltalake"),
+    ("lake", "ackstream.lake.reading as lake; lake.check(None, '')", "deltalake"),
     ("gateway", "ackstream.gateway.exchange", "anyio"),
     ("connect", "ackstream.connectivity.transports.http_push", "httpx"),
     ("connect", "ackstream.connectivity.transports.mqtt", "paho"),

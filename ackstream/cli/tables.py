@@ -35,7 +35,7 @@ ROWS = 10_000
 
 
 def _questions(incomplete: str) -> list[str]:
-    from ackstream.lake.questions import QUESTIONS
+    from ackstream.lake.reading import QUESTIONS
 
     return [name for name in QUESTIONS if name.startswith(incomplete.replace("-", "_"))]
 
@@ -64,20 +64,20 @@ def outcomes(
     Exit 1 if a request, message or trace is asked for that is in no table. Example: ackstream outcomes
     unfinished-samples
     """
-    from ackstream.lake import questions
+    from ackstream.lake import reading
     from ackstream.settings.base import nearest
 
     if question is None:
         _list_questions(as_json=as_json)
         return
     name = question.replace("-", "_")
-    if name not in questions.QUESTIONS:
-        hint = nearest(name, list(questions.QUESTIONS), "none is like it")
+    if name not in reading.QUESTIONS:
+        hint = nearest(name, list(reading.QUESTIONS), "none is like it")
         raise InputError(f"Unknown question {question!r}: {hint}; `ackstream outcomes` lists the questions.")
     if sql:
-        terminal.echo(questions.for_duckdb(questions.QUESTIONS[name].text).rstrip())
+        terminal.echo(reading.for_duckdb(reading.QUESTIONS[name].text).rstrip())
         return
-    columns, rows = ask(terminal.load(), name, questions.parameters(name, argument))
+    columns, rows = ask(terminal.load(), name, reading.parameters(name, argument))
     records = [dict(zip(columns, row, strict=True)) for row in rows]
     if as_json:
         terminal.echo_json(*records)
@@ -89,16 +89,16 @@ def outcomes(
 
 
 def _list_questions(*, as_json: bool) -> None:
-    from ackstream.lake import questions
+    from ackstream.lake import reading
 
     table = terminal.PlainTable("plane", "question", "")
-    for plane in questions.PLANES:
-        for number, question in enumerate(one for one in questions.QUESTIONS.values() if one.plane == plane):
+    for plane in reading.PLANES:
+        for number, question in enumerate(one for one in reading.QUESTIONS.values() if one.plane == plane):
             table.add_row("" if number else plane, question.name, question.about)
     if not as_json:
         terminal.Terminal().print(table)
         return
-    for question in questions.QUESTIONS.values():
+    for question in reading.QUESTIONS.values():
         shown = {"question": question.name, "plane": question.plane, "about": question.about}
         terminal.echo_json(shown | {"tables": question.tables, "columns": question.columns})
 
@@ -107,17 +107,17 @@ def ask(
     settings: Settings, name: str, values: Mapping[str, Any] | None = None
 ) -> tuple[list[str], Sequence[Sequence[Any]]]:
     """Answer a question with DuckDB for a local lake, else with Spark; both return the same rows, with times in UTC."""
-    from ackstream.lake import questions, reading
+    from ackstream.lake import reading
 
     rows: Sequence[Sequence[Any]]
     if "://" in settings.lake.path:
         from ackstream.spark.session import quiet_session
 
         with quiet_session(settings, "outcomes") as spark:
-            frame = questions.ask(spark, settings.lake, name, values)
+            frame = reading.ask(spark, settings.lake, name, values)
             columns, rows = frame.columns, frame.collect()
     else:
-        with reading.database(settings.lake, questions.QUESTIONS[name].tables) as connection:
+        with reading.database(settings.lake, reading.QUESTIONS[name].tables) as connection:
             found = reading.answer(connection, settings.lake, name, values)
             columns, rows = [column[0] for column in found.description], found.fetchall()
     # Spark returns naive times in the local zone

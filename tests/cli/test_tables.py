@@ -8,8 +8,7 @@ import pytest
 
 from ackstream.cli import tables as tables_cli
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.lake import maintenance
-from ackstream.lake import questions as lake_questions
+from ackstream.lake import maintenance, reading
 from ackstream.settings import Lake, Settings
 from ackstream.spark import migration, session
 from ackstream.spark.migration import Migration
@@ -41,7 +40,7 @@ def filled(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_without_a_question_all_are_listed_with_what_they_tell():
     result = run("outcomes")
     assert result.exit_code == 0
-    assert {word for row in rows(result) for word in row[:2]} >= {*lake_questions.QUESTIONS, *lake_questions.PLANES}
+    assert {word for row in rows(result) for word in row[:2]} >= {*reading.QUESTIONS, *reading.PLANES}
     assert "Who is slow: " in result.stdout
 
 
@@ -113,7 +112,7 @@ def test_the_story_of_an_unknown_request_is_empty_and_exit_1():
 
 def test_the_questions_are_listed_as_json_too():
     lines = [json.loads(line) for line in run("outcomes", "--json").stdout.splitlines()]
-    assert [line["question"] for line in lines] == list(lake_questions.QUESTIONS)
+    assert [line["question"] for line in lines] == list(reading.QUESTIONS)
     assert all(line["columns"] and line["tables"] for line in lines)
 
 
@@ -123,7 +122,7 @@ def test_the_sql_of_a_question_is_printed_with_the_meaning_of_its_columns():
     assert result.stdout.startswith("-- Per queue the messages ")
     assert "-- oldest_at: " in result.stdout
     assert "FROM queue_events" in result.stdout, "as `ackstream sql` takes it"
-    for name in lake_questions.QUESTIONS:
+    for name in reading.QUESTIONS:
         assert "{" not in run("outcomes", name, "--sql").stdout
 
 

@@ -15,7 +15,7 @@ from websockets.sync.client import connect
 
 from ackstream.gateway.access.passwords import hash_password
 from ackstream.jobs.archive import job
-from ackstream.lake import questions
+from ackstream.lake import reading
 from ackstream.settings import Gateway, Kafka, Lake, Settings, access
 from tests.harness.gateway import LAMP, serving
 from tests.harness.issuers import IssuerServer, issuing
@@ -125,7 +125,7 @@ def test_who_did_what_and_who_was_refused_is_a_row_each_whatever_is_repeated(
     assert (expired["event"], expired["reason"]) == ("sign-in", "The token is not accepted: Signature has expired.")
     assert (opened["method"], opened["allowed"], opened["subject"]) == ("WEBSOCKET", True, "jwt:robot")
     assert [(row["status"], row["count"]) for row in more] == [(401, 1), (401, 1)]
-    asked = questions.ask(spark, audited.settings.lake, "refusals").collect()
+    asked = reading.ask(spark, audited.settings.lake, "refusals").collect()
     assert sum(row["attempts"] for row in asked) == 6
 
 

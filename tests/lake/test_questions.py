@@ -9,7 +9,7 @@ import pytest
 
 from ackstream.errors import InputError, StartError
 from ackstream.jobs.archive.job import ArchiveFold
-from ackstream.lake import questions, reading, tables
+from ackstream.lake import reading, tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.settings import Lake
 from tests.lake import empty, planes, records
@@ -57,8 +57,8 @@ def naive(rows: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def ask_duckdb(lake: Lake, name: str, argument: str | None = None) -> list[tuple[Any, ...]]:
-    with reading.database(lake, questions.QUESTIONS[name].tables) as connection:
-        return naive(reading.answer(connection, lake, name, questions.parameters(name, argument)).fetchall())
+    with reading.database(lake, reading.QUESTIONS[name].tables) as connection:
+        return naive(reading.answer(connection, lake, name, reading.parameters(name, argument)).fetchall())
 
 
 HOUR = AT.replace(minute=0, second=0)
@@ -86,7 +86,7 @@ def test_a_question_is_answered_from_what_archive_has_written(filled: Lake, name
 
 
 def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: SparkSession, filled: Lake) -> None:
-    told = naive(questions.ask(spark, filled, "story", {"correlation_id": "c-3"}).collect())
+    told = naive(reading.ask(spark, filled, "story", {"correlation_id": "c-3"}).collect())
     step = timedelta(milliseconds=1)
     signal = "twin commands modify /features/water/properties/level"
     assert [row[-2:] for row in told] == [("c-3", PUMP), ("c-3", None), ("c-3", PUMP), ("c-3", None)]
@@ -107,14 +107,14 @@ def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
     refused = {"correlation_id": "c-6#AAAAAAAAAAAAAAAA", "disposition": "invalid", "reason": "Another thing."}
     others = [records.acknowledgement(number, correlation_id=name) for number, name in ((7, "c-60"), (8, "c-6 x"))]
     ArchiveFold(lake).write(records.frame(spark, [records.acknowledgement(6, **refused), *others]), 0, "query")
-    (told,) = questions.ask(spark, lake, "story", {"correlation_id": "c-6"}).collect()
+    (told,) = reading.ask(spark, lake, "story", {"correlation_id": "c-6"}).collect()
     assert (told["detail"], told["id"]) == ("invalid Another thing.", "acks-0-6-0")
     ((*_, identity, _, wire_id, _),) = ask_duckdb(lake, "story", "c-6")
     assert (identity, wire_id) == ("acks-0-6-0", "c-6#AAAAAAAAAAAAAAAA")
 
 
 def test_a_quote_in_a_correlation_id_is_no_sql(spark: SparkSession, filled: Lake) -> None:
-    assert questions.ask(spark, filled, "story", {"correlation_id": "' OR '1' = '1"}).collect() == []
+    assert reading.ask(spark, filled, "story", {"correlation_id": "' OR '1' = '1"}).collect() == []
 
 
 # -- every plane ------------------------------------------------------------------------------------------------------
@@ -128,19 +128,19 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 def test_every_question_has_an_answer_to_compare() -> None:
-    assert planes.ANSWERS.keys() == questions.QUESTIONS.keys()
-    assert planes.ARGUMENTS.keys() == questions.PARAMETERS.keys()
+    assert planes.ANSWERS.keys() == reading.QUESTIONS.keys()
+    assert planes.ARGUMENTS.keys() == reading.PARAMETERS.keys()
 
 
-@pytest.mark.parametrize("name", questions.QUESTIONS)
+@pytest.mark.parametrize("name", reading.QUESTIONS)
 def test_a_question_is_answered_from_the_tables_of_its_plane(told: Lake, name: str) -> None:
     assert ask_duckdb(told, name, planes.ARGUMENTS.get(name)) == planes.ANSWERS[name]
 
 
 def test_spark_answers_every_question_as_duckdb_does(spark: SparkSession, told: Lake) -> None:
-    for name in questions.QUESTIONS:
-        values = questions.parameters(name, planes.ARGUMENTS.get(name))
-        assert naive(questions.ask(spark, told, name, values).collect()) == planes.ANSWERS[name], name
+    for name in reading.QUESTIONS:
+        values = reading.parameters(name, planes.ARGUMENTS.get(name))
+        assert naive(reading.ask(spark, told, name, values).collect()) == planes.ANSWERS[name], name
 
 
 README_ANSWERS = [{"timeout", "error", "acknowledgements"}, {"a:b", "c:d"}, {"c-2"}]
@@ -170,21 +170,21 @@ def test_a_percentile_is_that_of_the_portable_query_of_the_readme(tmp_path: Path
     assert sorted(portable) == sorted((label, p95) for label, _, _, p95, _ in ask_duckdb(lake, "slowest_labels"))
 
 
-@pytest.mark.parametrize("name", questions.QUESTIONS)
+@pytest.mark.parametrize("name", reading.QUESTIONS)
 def test_every_column_of_an_answer_is_explained(told: Lake, name: str) -> None:
-    question = questions.QUESTIONS[name]
+    question = reading.QUESTIONS[name]
     own = name.replace("_", " ")
     assert question.about[0].isupper()
     assert not question.about.lower().startswith((own, f"the {own}"))
     with reading.database(told, question.tables) as connection:
-        values = questions.parameters(name, planes.ARGUMENTS.get(name))
+        values = reading.parameters(name, planes.ARGUMENTS.get(name))
         found = reading.answer(connection, told, name, values).description
     assert [column[0] for column in found] == list(question.columns)
     assert all(question.columns.values())
 
 
 def test_no_table_is_without_a_question() -> None:
-    assert {table for question in questions.QUESTIONS.values() for table in question.tables} == ALL_TABLES.keys()
+    assert {table for question in reading.QUESTIONS.values() for table in question.tables} == ALL_TABLES.keys()
 
 
 def test_the_story_of_a_message_goes_without_the_jobs_that_never_ran(tmp_path: Path) -> None:
@@ -206,19 +206,19 @@ def test_a_table_that_does_not_exist_names_the_job_that_writes_it(tmp_path: Path
 @pytest.mark.parametrize("text", ["orders", "orders/", "/7", "orders/seven", "orders/-1"])
 def test_a_message_is_named_by_its_publisher_and_its_number(text: str) -> None:
     with pytest.raises(InputError, match=r"as CLIENT/SEQ, such as orders/7\."):
-        questions.parameters("message_story", text)
+        reading.parameters("message_story", text)
 
 
 @pytest.mark.parametrize("text", [planes.TRACE, planes.TRACE[3:35], planes.TRACE[3:35].upper()])
 def test_a_trace_is_named_by_its_id_or_by_the_whole_header(text: str) -> None:
-    assert questions.parameters("trace", text) == {"trace_id": planes.TRACE[3:35]}
+    assert reading.parameters("trace", text) == {"trace_id": planes.TRACE[3:35]}
 
 
 @pytest.mark.parametrize("text", ["", "c-1", "0" * 32, planes.TRACE[:-1], "%" * 32])
 def test_what_is_no_trace_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="32 hexadecimal digits"):
-        questions.parameters("trace", text)
+        reading.parameters("trace", text)
 
 
 def test_a_publisher_may_have_slashes_in_its_name() -> None:
-    assert questions.parameters("message_story", "plant/1/7") == {"client": "plant/1", "seq": 7}
+    assert reading.parameters("message_story", "plant/1/7") == {"client": "plant/1", "seq": 7}

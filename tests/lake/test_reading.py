@@ -21,7 +21,7 @@ def test_an_object_store_is_read_with_the_options_of_the_settings(monkeypatch: p
         opened.append((location, storage_options))
         return MagicMock()
 
-    monkeypatch.setattr(reading, "DeltaTable", open_table)
+    monkeypatch.setattr("deltalake.DeltaTable", open_table)
     options = {"aws_endpoint": "http://minio:9000", "aws_region": "eu-1"}
     lake = Lake(path="s3a://bucket/lake/", storage_options=options)
     reading.writer_messages(lake, "p", 1, 2)

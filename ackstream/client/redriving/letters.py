@@ -12,6 +12,7 @@ from kafka import TopicPartition
 
 from ackstream.errors import InputError, UnreachableError
 from ackstream.kafka.reader import Place, TopicReader
+from ackstream.lake import reading
 from ackstream.settings import Lake
 
 AT_ONCE = 500
@@ -94,10 +95,8 @@ class Letter(msgspec.Struct, frozen=True):
 
 def from_tables(lake: Lake, where: str) -> list[Letter]:
     """Return the dead letters in the tables ``dead_letters`` and ``queue_events`` that meet a condition, by place."""
-    from ackstream.lake.reading import database, views  # noqa: PLC0415 - it takes a second
-
-    with database(lake, _TABLES) as connection:
-        parts = [_TABLES[name] for name in sorted(views(connection))]
+    with reading.database(lake, _TABLES) as connection:
+        parts = [_TABLES[name] for name in sorted(reading.views(connection))]
         if not parts:
             return []
         rows = _selected(connection, f"SELECT {_COLUMNS} FROM ({' UNION ALL '.join(parts)}) WHERE {where}", where)  # noqa: S608 - the condition is the operator's
@@ -196,8 +195,6 @@ def all_of(reader: TopicReader, partitions: Iterable[int], topic: str) -> Iterat
 
 def contents(reader: TopicReader, lake: Lake, letters: Sequence[Letter]) -> dict[str, Content]:
     """Return the content of those letters whose record is still stored: in Kafka, or in a table."""
-    from ackstream.lake import reading  # noqa: PLC0415 - it takes a second
-
     found: dict[str, Content] = {}
     if messages := [letter for letter in letters if letter.queue and letter.batch is not None]:
         rows = {

@@ -12,30 +12,37 @@ import os
 import re
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka import errors
 
 from ackstream.client.errors import RedriveStopped
-from ackstream.client.redriving.letters import AT_ONCE, all_of, chunks, contents, from_tables, from_topic, letter_of
+from ackstream.client.redriving.letters import (
+    AT_ONCE,
+    Content,
+    Letter,
+    all_of,
+    chunks,
+    contents,
+    from_tables,
+    from_topic,
+    letter_of,
+)
 from ackstream.errors import BadParameterError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.library import end_transaction, is_fenced, partition_of, producer_identity
 from ackstream.kafka.parties import REDRIVE
 from ackstream.kafka.reader import POLL_MS, TopicReader, check_topics
+from ackstream.lake.reading import database, views
 from ackstream.protocol import record_headers
 from ackstream.protocol.json import optional_reader
 from ackstream.protocol.ledger import AuditRow, LedgerRecord, encode, read
 from ackstream.protocol.messages import CommandAck
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from ackstream.client.redriving.letters import Content, Letter
-    from ackstream.settings import Settings
+from ackstream.settings import Settings
 
 FEW, PART = 10, 0.1
 """A run stops if more than this number, and this part, of the letters that it sent have come back."""
@@ -127,8 +134,6 @@ def redrive(
 
 def _left(settings: Settings, reader: TopicReader, letters: Iterable[Letter], report: RedriveReport) -> list[Letter]:
     """Return the letters that no run has sent; one that persist refused counts as not sent."""
-    from ackstream.lake.reading import database, views  # noqa: PLC0415 - it takes a second
-
     topic = settings.kafka.topic(AUDIT)
     number = len(reader.consumer.partitions_for_topic(topic))
     # the topic may have had fewer partitions when earlier rows were written

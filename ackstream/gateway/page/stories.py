@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
-from ackstream.lake import questions, reading
+from ackstream.lake import reading
 from ackstream.observe.outcomes import LedgerEntry
 from ackstream.protocol import ledger
 from ackstream.protocol.ditto.correlation_ids import shown_id
@@ -123,14 +123,14 @@ class Stories:
 
     def message(self, argument: str, things: Collection[str]) -> Story:
         """Return the history of a message, ``CLIENT/SEQ`` (or ``InputError``), for those who may see all things."""
-        values = questions.parameters("message_story", argument)
+        values = reading.parameters("message_story", argument)
         if not may_see(things, None):
             return Story(argument, [])
         return Story(argument, *self._read("message_story", values, things, _stored_message))
 
     def trace(self, argument: str, things: Collection[str]) -> Trace:
         """Return the requests of a trace, by its id or traceparent (or ``InputError``), to things of these patterns."""
-        values = questions.parameters("trace", argument)
+        values = reading.parameters("trace", argument)
         wanted = values["trace_id"]
         found, note = self._read("trace", values, things, _stored_request)
         own = (one for one in found if trace_id(one.traceparent) == wanted)
@@ -182,7 +182,7 @@ def rows(lake: Lake, name: str, values: dict[str, Any], things: Collection[str])
 
     Requests to a thing that matches none of the patterns are not read. Raises beyond the limits of time and memory.
     """
-    question = questions.QUESTIONS[name]
+    question = reading.QUESTIONS[name]
     with reading.database(lake, question.tables) as connection, ExitStack() as stack:
         if not (present := reading.views(connection)):
             return []
@@ -190,7 +190,7 @@ def rows(lake: Lake, name: str, values: dict[str, Any], things: Collection[str])
         timer = threading.Timer(TABLE_SECONDS, connection.interrupt)
         stack.callback(timer.cancel)
         timer.start()
-        source = f"FROM ({questions.for_duckdb(question.over(present, lake)).rpartition('ORDER BY')[0]}) WHERE true"
+        source = f"FROM ({reading.for_duckdb(question.over(present, lake)).rpartition('ORDER BY')[0]}) WHERE true"
         if not may_see(things, None):
             seen = "bool_and(regexp_full_match(thing_id, $things, 's'))"
             source += f" AND correlation_id IN (SELECT correlation_id {source} GROUP BY ALL HAVING {seen})"

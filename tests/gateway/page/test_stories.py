@@ -324,13 +324,13 @@ def test_the_requests_of_others_are_not_read_and_take_no_room(
 
 def test_reading_has_a_time(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TABLE_SECONDS", 0.5)
-    answers = module.questions.QUESTIONS["story"]
+    answers = module.reading.QUESTIONS["story"]
     endless = replace(
         answers,
         text="-- x\n-- content: y\nSELECT i AS occurred_at, '' AS content FROM {signals}, range(1000000000000) t(i) "
         "WHERE {correlation_id} <> ''\nORDER BY 1",
     )
-    monkeypatch.setitem(module.questions.QUESTIONS, "story", endless)
+    monkeypatch.setitem(module.reading.QUESTIONS, "story", endless)
     assert "nterrupt" in Stories(lake).story("c-1", ALL).note
 
 
