@@ -204,7 +204,5 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         return Token(answer.access_token, now + RENEW_AFTER * answer.expires_in, now + answer.expires_in)
 
 
-@lru_cache(maxsize=16)
-def tokens_of(oauth: OAuth) -> TokenProvider:
-    """Return the one provider of a process for each client of a server."""
-    return TokenProvider(oauth)
+tokens_of = lru_cache(maxsize=16)(TokenProvider)
+"""Returns the one provider of a process for each client of a server."""

@@ -29,7 +29,7 @@ from ackstream.observe.logs import about
 from ackstream.settings import Lake
 
 Write = Callable[[DataFrame, int, str], None]
-Work = Callable[[], None]
+Work = Callable[[], object]
 Trigger = Mapping[str, Any]
 
 log = logging.getLogger(__name__)

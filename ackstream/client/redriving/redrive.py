@@ -12,26 +12,14 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka import errors
 
 from ackstream.client.errors import RedriveStopped
-from ackstream.client.redriving.letters import (
-    AT_ONCE,
-    Content,
-    Letter,
-    all_of,
-    chunks,
-    contents,
-    from_tables,
-    from_topic,
-    letter_of,
-)
+from ackstream.client.redriving.letters import AT_ONCE, all_of, chunks, contents, from_tables, from_topic, letter_of
 from ackstream.errors import BadParameterError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.library import end_transaction, is_fenced, partition_of, producer_identity
@@ -42,7 +30,13 @@ from ackstream.protocol import record_headers
 from ackstream.protocol.json import optional_reader
 from ackstream.protocol.ledger import AuditRow, LedgerRecord, encode, read
 from ackstream.protocol.messages import CommandAck
-from ackstream.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ackstream.client.redriving.letters import Content, Letter
+    from ackstream.settings import Settings
 
 FEW, PART = 10, 0.1
 """A run stops if more than this number, and this part, of the letters that it sent have come back."""

@@ -169,25 +169,26 @@ class PersistFold:
         floor_ms = self._settings.persist.interval
         result = fold(wire.read_metadata(headers), self._states, self._admission, floor_ms=floor_ms, batch=batch)
         durable: dict[str, list[CommandAck]] = {}
-        arrivals: list[tuple[str, CommandAck]] = []
         for client, ack in result.acks:
             if wire.is_durability_ack(ack):
                 durable.setdefault(client, []).append(ack)
-            else:
-                arrivals.append((client, ack))
-        steps = [partial(self._append_messages, frame, result, headers.num_rows, query_id, batch)]
+        lake, count, of = self._settings.lake, headers.num_rows, (query_id, batch)
+        steps: list[batches.Work] = [
+            lambda: tables.append(wire.message_rows(frame, result.rejected, *of), lake, "messages", *of, count=count)
+        ]
         if result.changed:
-            steps.append(partial(self._append_states, spark, result, durable, query_id, batch))
+            steps.append(lambda: tables.append_rows(spark, self._rows(result, durable), lake, "publishers", *of))
         batches.at_once(spark, steps)
         self._states.update(result.changed)
         kafka = self._settings.kafka
         outgoing = [(kafka.topic("stored"), one.client, write_stored(one), ()) for one in result.stored]
+        arrivals = [(client, ack) for client, ack in result.acks if not wire.is_durability_ack(ack)]
         outgoing += [(kafka.topic("publisher-acks"), client, encode_ack(ack), ()) for client, ack in arrivals]
         spark_kafka.send(spark, outgoing, kafka, NAME)
-        self._deferred.committed(batch, durable, result, stored=result.stores(headers.num_rows), began=began)
+        self._deferred.committed(batch, durable, result, stored=result.stores(count), began=began)
         FIGURES.set(KNOWN_PUBLISHERS, value=len(self._states))
-        for reason, count in result.ends(headers.num_rows).items():
-            FIGURES.count(MESSAGES, reason, by=count)
+        for reason, many in result.ends(count).items():
+            FIGURES.count(MESSAGES, reason, by=many)
         if batch % PRUNED_EVERY == PRUNED_EVERY - 1:
             self._table.prune()
 
@@ -204,20 +205,7 @@ class PersistFold:
             if unknown := clients - self._states.keys():
                 self._states |= table.before(batch_id, unknown)
 
-    def _append_messages(
-        self, frame: DataFrame, result: wire.PersistResult, count: int, query_id: str, batch: int
-    ) -> None:
-        rows = wire.message_rows(frame, result.rejected, query_id, batch)
-        tables.append(rows, self._settings.lake, "messages", query_id, batch, count=count)
-
-    def _append_states(
-        self,
-        spark: SparkSession,
-        result: wire.PersistResult,
-        acks: Mapping[str, Sequence[CommandAck]],
-        query_id: str,
-        batch: int,
-    ) -> None:
+    def _rows(self, result: wire.PersistResult, acks: Mapping[str, Sequence[CommandAck]]) -> pa.Table:
         told = self._deferred.acknowledged_through
         states = [
             {
@@ -229,4 +217,4 @@ class PersistFold:
             }
             for client, state in result.changed.items()
         ]
-        tables.append_rows(spark, pa.Table.from_pylist(states), self._settings.lake, "publishers", query_id, batch)
+        return pa.Table.from_pylist(states)

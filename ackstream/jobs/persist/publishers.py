@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,12 +14,14 @@ from ackstream.jobs.persist.records import DAY_MS, MessageMetadata, MessageRun, 
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.protocol import messages
 from ackstream.protocol.dispositions import INVALID_CLIENT, NO_CLIENT, NO_NUMBER, SEQUENCE_GAP, SESSION_OVER, WITHDRAWN
-from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, ClientCommand, CommandAck, SessionRuns, read_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ackstream.protocol.messages import AckType
+from ackstream.protocol.messages import (
+    MAX_SESSION_CHARACTERS,
+    AckType,
+    ClientCommand,
+    CommandAck,
+    SessionRuns,
+    read_number,
+)
 
 NO_COMMAND = "no such command"
 MAX_HELD = 10_000

@@ -9,15 +9,17 @@ so that acknowledgements of stored changes never wait for the index.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from itertools import islice
 from operator import or_
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.errors import StoppedError
 from ackstream.jobs.twin.batch import COMMAND_MARKS, cut, fold, search_persisted
@@ -29,22 +31,23 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.protocol.ledger import reply_id
+from ackstream.settings import Settings
 from ackstream.spark import batches, kafka
+from ackstream.spark.batches import Trigger
 from ackstream.spark.checkpoint import Checkpoint, CheckpointRules
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import EARLIEST, ENDS, header, json_correlation_id, json_text, source, spring_correlation
+from ackstream.spark.kafka import (
+    EARLIEST,
+    ENDS,
+    Start,
+    header,
+    json_correlation_id,
+    json_text,
+    source,
+    spring_correlation,
+)
 from ackstream.spark.operator import SHUFFLE_PARTITIONS
 from ackstream.spark.records import in_order
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    from ackstream.settings import Settings
-    from ackstream.spark.batches import Trigger
-    from ackstream.spark.kafka import Start
 
 NAME, INDEX_NAME = "twin", "twin-index"
 
