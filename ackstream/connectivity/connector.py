@@ -23,9 +23,8 @@ from ackstream.observe.metrics import CONNECTION_FAILURES, CONNECTION_OPEN, FIGU
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.errors import UNAVAILABLE
 from ackstream.settings import Kafka, Settings
-from ackstream.settings.access import FileWatch, WatchedFile
 from ackstream.settings.connections import Connection, KafkaConnection
-from ackstream.settings.gateway import with_access_file
+from ackstream.settings.gateway import FileWatch, WatchedFile, with_access_file
 from ackstream.settings.security import is_loopback
 
 log = logging.getLogger(__name__)

@@ -36,8 +36,7 @@ from ackstream.protocol.json import parse_selector
 from ackstream.protocol.rql.evaluation import concerns
 from ackstream.protocol.rql.parser import Combination
 from ackstream.settings import Settings
-from ackstream.settings.access import FileWatch
-from ackstream.settings.gateway import with_access_file
+from ackstream.settings.gateway import FileWatch, with_access_file
 
 T = TypeVar("T")
 

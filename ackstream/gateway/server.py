@@ -39,8 +39,7 @@ from ackstream.gateway.page.pages import page_routes
 from ackstream.gateway.websocket.session import socket_route
 from ackstream.observe.endpoint import HEALTH
 from ackstream.protocol.errors import DittoError
-from ackstream.settings.access import FileWatch, WatchedFile
-from ackstream.settings.gateway import GatewayTls
+from ackstream.settings.gateway import FileWatch, GatewayTls, WatchedFile
 
 log = logging.getLogger(__name__)
 

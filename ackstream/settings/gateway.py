@@ -1,19 +1,158 @@
-"""``[gateway]``: where HTTP and WebSocket are served and to whom; ``[[quotas]]``: the limits of tenants."""
+"""``[gateway]``: where HTTP and WebSocket are served, and to whom; ``[[quotas]]``: the limits of tenants.
 
-from __future__ import annotations
+Its files are read again when they change, without a restart. A file that cannot be used is refused, and the earlier
+content stays in force. A file is read once it has not changed for half a second, so that no half of it is used.
+"""
 
+import ipaddress
+import logging
 import ssl
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 
 from ackstream.errors import SettingsError
+from ackstream.protocol.ditto.twin.access import Rule
 from ackstream.protocol.rql.patterns import matches_any
-from ackstream.settings.access import AccessFile, AccessRule, Issuer, Proxy, Users
 from ackstream.settings.base import Limit, Milliseconds, Part, duration, key, parse_toml, problem
-from ackstream.settings.security import HostName, OptionalPath, OptionalSecret, Tls
+from ackstream.settings.security import HostName, OptionalPath, OptionalSecret, SecureUrl, Tls, is_secure
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+
+ROLE = "role:"
+"""The beginning of a role among subjects: ``role:PREFIX:NAME``. No issuer, user or proxy can give such a subject."""
+
+OWN = ("user", "proxy", "connection", "certificate", "role", "anonymous")
+"""Beginnings of subjects that are not for issuers."""
+
+_Rsa = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]
+Algorithm = Literal["HS256", "HS384", "HS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"] | _Rsa
+
+
+class AccessRule(Part):
+    """Grants READ or WRITE to subjects and roles, on things, at a path and below; ``*`` stands for any characters."""
+
+    subjects: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    things: tuple[str, ...] = ("*",)
+    path: str = Field("/", pattern="^/")
+    grant: tuple[Literal["READ", "WRITE"], ...] = ("READ",)
+    labels: tuple[str, ...] = ()
+
+    @field_validator("subjects")
+    @classmethod
+    def _no_roles(cls, subjects: tuple[str, ...]) -> tuple[str, ...]:
+        for subject in subjects:
+            if subject.startswith(ROLE):
+                raise ValueError(f"{subject!r} is a role: write {subject.removeprefix(ROLE)!r} into roles")
+        return subjects
+
+    def _check(self) -> None:
+        if not (self.subjects or self.roles):
+            raise ValueError("the rule is for no one: name subjects or roles")
+
+    @property
+    def rule(self) -> Rule:
+        """The same as it is applied: with the roles among the subjects."""
+        holders = (*self.subjects, *(f"{ROLE}{role}" for role in self.roles))
+        return Rule(holders, self.things, self.path, self.grant, self.labels)
+
+
+class User(Part):
+    """Someone with a password, of which the settings have the hash alone."""
+
+    password: SecretStr
+    roles: tuple[str, ...] = ()
+
+
+_password = BeforeValidator(lambda value: {"password": value} if isinstance(value, str) else value)
+Users = dict[str, Annotated[User, _password]]
+"""Users by their names: the hash of the password, or a table with ``password`` and ``roles``."""
+
+
+class Issuer(Part):
+    """An issuer of JSON Web Tokens, such as an OpenID provider.
+
+    Its keys come from ``jwks_url``, ``jwks_file`` or ``key_file``; without them its discovery document names their URL.
+    """
+
+    issuer: str = Field(min_length=1)
+    audience: tuple[str, ...] = Field(min_length=1)
+    prefix: str = Field("jwt", pattern=r"^[a-z][a-z0-9-]*$")
+    algorithms: tuple[Algorithm, ...] = Field(("RS256",), min_length=1)
+    subject: str = Field("sub", min_length=1)
+    roles: tuple[str, ...] = ()
+    jwks_url: SecureUrl = ""
+    jwks_file: OptionalPath = None
+    key_file: OptionalPath = None
+    ca: OptionalPath = None
+
+    @field_validator("prefix")
+    @classmethod
+    def _not_our_own(cls, prefix: str) -> str:
+        if prefix in OWN:
+            raise ValueError(f"no issuer can have it, as {', '.join(OWN)} are those of other subjects")
+        return prefix
+
+    def _check(self) -> None:
+        if sum(map(bool, (self.jwks_url, self.jwks_file, self.key_file))) > 1:
+            raise ValueError("has several sources of keys: leave one of jwks_url, jwks_file and key_file")
+        if self.remote:
+            if any(algorithm.startswith("HS") for algorithm in self.algorithms):
+                raise ValueError("a key that is published is no shared secret: use key_file with HS256, or RS256")
+            if not is_secure(self.jwks_url or self.issuer):
+                raise ValueError(
+                    "its keys cannot be found: issuer must be a URL with https://, or name jwks_url, jwks_file or "
+                    "key_file"
+                )
+
+    @property
+    def remote(self) -> bool:
+        """Whether its keys are fetched."""
+        return not (self.jwks_file or self.key_file)
+
+
+class Proxy(Part):
+    """A proxy in front of the gateway, which may authenticate clients itself."""
+
+    addresses: tuple[str, ...] = ()
+    subject_header: str = Field("", pattern=r"^[A-Za-z0-9-]*$")
+    roles_header: str = Field("", pattern=r"^[A-Za-z0-9-]*$")
+    passed_headers: tuple[Annotated[str, Field(pattern=r"^x-[a-z0-9*_.-]*$")], ...] = ()
+
+    @field_validator("addresses")
+    @classmethod
+    def _addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            try:
+                network = ipaddress.ip_network(address)
+            except ValueError as error:
+                raise ValueError(f"{address!r} is no address or network, such as 10.0.0.7 or 10.1.0.0/16") from error
+            if network.prefixlen == 0:
+                raise ValueError(f"{address!r} is everyone: name the addresses of the proxy")
+        return addresses
+
+    def _check(self) -> None:
+        if (self.subject_header or self.roles_header) and not self.addresses:
+            raise ValueError(
+                "has a header that authenticates, and no addresses: anyone could send it. Name the proxy's"
+            )
+        if self.roles_header and not self.subject_header:
+            raise ValueError("has a header with roles, and none with the subject: set subject_header")
+
+
+class AccessFile(Part):
+    """The content of ``gateway.access_file``: users and access rules that may change while the gateway runs."""
+
+    users: Users = Field({})
+    access: tuple[AccessRule, ...] = ()
+
 
 _ORIGIN = r"^[a-z][a-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^/?#@*\s\[\]:]+)(:[0-9]+)?$"
 _HOST = r"^(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$"
@@ -135,10 +274,74 @@ class Quota(Part):
         if not (self.namespaces or self.subjects):
             raise ValueError(f"{self.name} limits nothing: name its namespaces or its subjects, and a limit of theirs")
 
-    def has_namespace(self, namespace: str) -> bool:
-        """Return whether things of a namespace count."""
-        return matches_any(self.namespaces, namespace)
-
     def has_subject(self, subjects: Iterable[str]) -> bool:
         """Return whether requests and sockets of a client with these subjects count."""
         return any(matches_any(self.subjects, subject) for subject in subjects)
+
+
+class WatchedFile(NamedTuple):
+    """A file, and the function that reads it again, or changes nothing and raises ``SettingsError``."""
+
+    path: Path
+    reload: Callable[[], None]
+
+
+class FileWatch(AbstractContextManager["FileWatch"]):
+    """Looks at files twice a second, in a thread, for the time of the block."""
+
+    def __init__(
+        self, files: Iterable[WatchedFile], report: Callable[[str, str | None], None] = lambda *_: None
+    ) -> None:
+        """Begin; ``report`` gets each file read again, and why it was refused. SettingsError: one is unusable."""
+        self._files = {}
+        for file in files:
+            self._files[file] = file_state(file.path)
+            file.reload()
+        self._seen = dict(self._files)
+        self._report = report
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ackstream-files", daemon=True)
+        if self._files:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Look no more."""
+        self._closing.set()
+        if self._files:
+            self._thread.join()
+
+    def look(self) -> None:
+        """Read those files again that have changed, but not since the last look."""
+        for file, read in self._files.items():
+            state = file_state(file.path)
+            if state is None and self._seen[file] is not None:
+                log.error("The file %s is missing. The earlier content stays in force.", file.path)
+            if state not in (read, None) and state == self._seen[file]:
+                self._files[file] = state
+                self._reload(file)
+            self._seen[file] = state
+
+    def _reload(self, file: WatchedFile) -> None:
+        refusal = None
+        try:
+            file.reload()
+        except SettingsError as error:
+            refusal = str(error)
+            log.error("%s The earlier content stays in force.", error)  # noqa: TRY400 - the sentence is complete
+        else:
+            log.warning("The file %s has changed and was read again.", file.path)
+        self._report(str(file.path), refusal)
+
+    def _run(self) -> None:
+        while not self._closing.wait(LOOK_SECONDS):
+            self.look()
+
+
+def file_state(path: Path) -> tuple[int, ...] | None:
+    """Return values that change with the content and the rights of a file; ``None`` while there is no file."""
+    # those of the file that a link leads to: Kubernetes changes the link
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid, found.st_gid

@@ -13,9 +13,8 @@ from ackstream.errors import SettingsError
 from ackstream.gateway.access.authentication import Authenticator, access_of, watched_files
 from ackstream.gateway.access.passwords import hash_password
 from ackstream.gateway.middleware.audit import Audit
-from ackstream.settings import Gateway, access
-from ackstream.settings.access import FileWatch, WatchedFile
-from ackstream.settings.gateway import with_access_file
+from ackstream.settings import Gateway
+from ackstream.settings.gateway import FileWatch, WatchedFile, with_access_file
 from tests.gateway.parts import Web, response
 from tests.harness.issuers import AUDIENCE, pem, rsa_key, signed
 
@@ -47,7 +46,7 @@ class Reloading(Web):
         self.rows: list[AuditRow] = []
         self.use(self.authenticator, self.access)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(access, "LOOK_SECONDS", 3600.0)
+            patch.setattr("ackstream.settings.gateway.LOOK_SECONDS", 3600.0)
             files = watched_files(settings, self.authenticator, self.access)
             self.watch = FileWatch(files, Audit("changes", self.rows.append).read_rules)
         self._path = path

@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from ackstream.gateway.access.passwords import hash_password
 from ackstream.jobs.archive import job
 from ackstream.lake import reading
-from ackstream.settings import Gateway, Kafka, Lake, Settings, access
+from ackstream.settings import Gateway, Kafka, Lake, Settings
 from tests.harness.gateway import LAMP, serving
 from tests.harness.issuers import IssuerServer, issuing
 from tests.harness.kafka import records
@@ -71,7 +71,7 @@ class Audited:
 
 @pytest.fixture
 def audited(kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Audited]:
-    monkeypatch.setattr(access, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("ackstream.settings.gateway.LOOK_SECONDS", 0.05)
     path = tmp_path / "access.toml"
     path.write_text(USERS + RULES, "utf-8")
     lake = Lake(path=str(tmp_path / "lake"), checkpoints=str(tmp_path / "checkpoints"))

@@ -9,7 +9,7 @@ import pytest
 
 from ackstream.errors import SettingsError
 from ackstream.settings import Gateway, load
-from ackstream.settings.access import AccessRule
+from ackstream.settings.gateway import AccessRule
 
 ISSUER = {"issuer": "https://login.example", "audience": ["us"]}
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ackstream.settings import Destination, Quota, RouteSettings, Settings, load
-from ackstream.settings.access import Issuer
 from ackstream.settings.base import Part, parse_toml
+from ackstream.settings.gateway import Issuer
 from ackstream.settings.jobs import QueueSettings
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "ackstream.toml"

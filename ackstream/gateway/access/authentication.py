@@ -23,8 +23,7 @@ from ackstream.kafka.clients import Closing
 from ackstream.protocol.ditto.twin.access import OPEN, Access
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Gateway
-from ackstream.settings.access import User, WatchedFile
-from ackstream.settings.gateway import with_access_file
+from ackstream.settings.gateway import User, WatchedFile, with_access_file
 from ackstream.settings.security import is_loopback
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from ackstream.errors import SettingsError
 from ackstream.gateway.errors import too_many_attempts, unavailable
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.settings import Gateway
-from ackstream.settings.access import ROLE, User
+from ackstream.settings.gateway import ROLE, User
 
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 20
 """Wrong passwords after which there are delays: of an address more, where several people may be."""

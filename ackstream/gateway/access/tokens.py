@@ -24,7 +24,7 @@ from ackstream.errors import SettingsError
 from ackstream.gateway.errors import authentication_failed, unavailable
 from ackstream.kafka.clients import Closing
 from ackstream.protocol.json import find, keys_of
-from ackstream.settings.access import ROLE, Issuer
+from ackstream.settings.gateway import ROLE, Issuer
 from ackstream.settings.security import Tls, is_secure
 
 log = logging.getLogger(__name__)

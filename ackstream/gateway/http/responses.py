@@ -30,7 +30,7 @@ from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, json
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS, sendable
 from ackstream.protocol.ditto.labels import RESPONSE_LABELS, TWIN_PERSISTED
 from ackstream.protocol.errors import METHOD_NOT_ALLOWED, NOT_MODIFIED, DittoError, command_timeout
-from ackstream.settings.access import ROLE
+from ackstream.settings.gateway import ROLE
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from ackstream.protocol.ditto.twin.things import check_fields_of_thing, check_id
 from ackstream.protocol.errors import json_format_invalid, json_invalid
 from ackstream.protocol.json import BYTE_ORDER_MARK, UNREADABLE
 from ackstream.protocol.rql.patterns import matches_any
-from ackstream.settings.access import Proxy
+from ackstream.settings.gateway import Proxy
 
 _REFUSED = (names.DECLARED_ACKS, "at-historical-revision", "at-historical-timestamp", "dry-run")
 _FOR_HEADERS = (*operations.HEADER_PARAMETERS, *_REFUSED)

@@ -28,7 +28,7 @@ from ackstream.protocol.ditto.twin.permissions import Kind
 from ackstream.protocol.errors import AccessDeniedError, DittoError
 from ackstream.protocol.ledger import AuditRow, LedgerRecord, encode
 from ackstream.settings import Kafka
-from ackstream.settings.access import ROLE
+from ackstream.settings.gateway import ROLE
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from ackstream.observe.metrics import CONNECTIONS, FIGURES, HTTP_REQUESTS, HTTP_
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings import Gateway
-from ackstream.settings.access import ROLE, Proxy
+from ackstream.settings.gateway import ROLE, Proxy
 from ackstream.settings.security import is_loopback
 
 Refused = Callable[[HTTPConnection, DittoError], None]

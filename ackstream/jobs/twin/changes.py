@@ -23,7 +23,7 @@ from ackstream.protocol.ditto.twin import things
 from ackstream.protocol.ditto.twin.things import Resource, not_found, select_of_thing
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.rql.evaluation import matches
-from ackstream.protocol.rql.patterns import Effort
+from ackstream.protocol.rql.patterns import Effort, matches_any
 from ackstream.settings import Quota
 
 CREATED, OK, NO_CONTENT = 201, 200, 204
@@ -313,7 +313,7 @@ class QuotaUsage:
             self._used[number] = Usage(used.things + more.things, used.bytes + more.bytes)
 
     def _numbers(self, namespace: str) -> tuple[int, ...]:
-        return tuple(number for number, quota in enumerate(self._quotas) if quota.has_namespace(namespace))
+        return tuple(number for number, one in enumerate(self._quotas) if matches_any(one.namespaces, namespace))
 
 
 def _difference(before: Thing | None, after: Thing) -> Usage:

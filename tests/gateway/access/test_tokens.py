@@ -21,7 +21,7 @@ from ackstream.gateway.access import tokens
 from ackstream.gateway.access.tokens import LEEWAY_SECONDS, KeySet, RemoteKeys, Tokens, fetch_keys, read_key_set
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Gateway
-from ackstream.settings.access import Issuer
+from ackstream.settings.gateway import Issuer
 from tests.gateway.parts import Web, response
 from tests.harness.certificates import Authority
 from tests.harness.issuers import AUDIENCE, IssuerServer, ec_key, issuing, jwk, jwks, pem, rsa_key, signed

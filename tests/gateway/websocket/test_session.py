@@ -33,7 +33,7 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.subscriptions import publication
 from ackstream.protocol.errors import DittoError, condition_failed, label_not_unique, thing_not_found
 from ackstream.settings import Gateway, Settings
-from ackstream.settings.access import AccessRule
+from ackstream.settings.gateway import AccessRule
 from tests.gateway.parts import Exchange, failure, response
 from tests.gateway.sockets import Closed, connected
 from tests.prose import each
