@@ -117,8 +117,6 @@ class PatientClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python is no
         super().__init__(sockets, _Connections(sockets, **options))
 
 
-# -- compressed batches ------------------------------------------------------------------------------------------------
-
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 """The largest batch of records that is unpacked; some kB of a foreign cluster may be gigabytes once decompressed."""
 
@@ -160,9 +158,6 @@ default_records.zstd_decode = partial(
     _decompress, lambda packed: zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
 )
 memory_records.DefaultRecordBatch = _BoundedBatch
-
-
-# -- producers ---------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=65_536)

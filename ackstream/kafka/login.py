@@ -162,9 +162,6 @@ def addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
             yield host.strip("[]"), int(port)
 
 
-# -- rights ------------------------------------------------------------------------------------------------------------
-
-
 def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], groups: Iterable[str] = ()) -> set[str]:
     """Return the topics that exist; raise an AccessRefusedError if an operation or a group is not allowed."""
     # ``wanted``: topics (real names) by operations, such as READ; ``groups``: to join or to commit to
@@ -194,8 +191,6 @@ def not_allowed(kafka: Kafka, what: str) -> AccessRefusedError:
         f"acls` prints those that each party needs, and `ackstream acls --apply` sets them."
     )
 
-
-# -- sentences ---------------------------------------------------------------------------------------------------------
 
 _EXPIRED = 10
 _OTHER_NAME = (62, 64)

@@ -90,8 +90,6 @@ def readers(topic: str) -> list[str]:
     return [name for name, party in PARTIES.items() if topic in party.reads]
 
 
-# -- ACLs --------------------------------------------------------------------------------------------------------------
-
 _SETTLE_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 CLUSTER = "kafka-cluster"

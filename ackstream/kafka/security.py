@@ -98,8 +98,6 @@ def _login(module: str, options: dict[str, str]) -> str:
     return f"{module} required {given};"
 
 
-# -- tokens ------------------------------------------------------------------------------------------------------------
-
 TIMEOUT_SECONDS = 10.0
 RENEW_AFTER = 0.8
 """The part of a token's life after which it is renewed."""

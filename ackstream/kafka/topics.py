@@ -266,9 +266,6 @@ def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], who
             )
 
 
-# -- settings ----------------------------------------------------------------------------------------------------------
-
-
 def ends(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the next offset of each partition, open transactions included; KafkaError: the broker went away."""
     # an admin client finds all of them; a consumer's own end_offsets() omits partitions whose leader has moved

@@ -99,9 +99,6 @@ def _size(table: DeltaTable) -> tuple[int, int]:
     return files, size
 
 
-# -- old changes of things ---------------------------------------------------------------------------------------------
-
-
 def prune(spark: SparkSession, lake: Lake, before_ms: int) -> None:
     """Remove changes from the journal that are older than a time (epoch milliseconds); the jobs may run meanwhile.
 

@@ -100,8 +100,6 @@ def _struct(position: tuple[int, int, int]) -> str:
     return f"struct({batch}L, {partition}, {offset}L)"
 
 
-# -- the tail of the log -----------------------------------------------------------------------------------------------
-
 MOST_BYTES = 8_000_000
 """The limit of rows in memory."""
 MOST_COMMITS = 50

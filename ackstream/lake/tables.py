@@ -161,9 +161,6 @@ def is_plain(table: Any) -> bool:
     return bool(table.protocol().minWriterVersion() <= WRITER_VERSION)
 
 
-# -- transactions ------------------------------------------------------------------------------------------------------
-
-
 def transactions(spark: SparkSession, lake: Lake, name: str) -> dict[str, int]:
     """Return the newest version that each application has appended to a table (:func:`append`)."""
     look = partial(commits.log_and_snapshot, spark, location(lake, name))

@@ -158,8 +158,6 @@ def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
     commits.retried(attempt)
 
 
-# -- search index ------------------------------------------------------------------------------------------------------
-
 VALUE_KEY = ("thing_id", "path", "element")
 _INDEX = ALL_TABLES["things_search"].schema
 _ARROW = pa.schema([(column.name, to_arrow_type(column.dataType)) for column in _INDEX])

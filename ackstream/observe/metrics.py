@@ -44,8 +44,6 @@ def __getattr__(name: str) -> Metric:
     return CATALOGUE[name]
 
 
-# -- the numbers of a process ------------------------------------------------------------------------------------------
-
 Key = tuple[str, ...]
 """The name of a metric, and the values of its labels."""
 

@@ -155,8 +155,6 @@ def nearest(name: str, known: Sequence[str], otherwise: str | None = None) -> st
     return f"the nearest known one is {close[0]}" if close else otherwise or f"known are {', '.join(known)}"
 
 
-# -- sentences ---------------------------------------------------------------------------------------------------------
-
 ENV_PREFIX = "ACKSTREAM_"
 
 _SENTENCES = parse_toml(Path(__file__).with_name("sentences.toml").read_text("utf-8"))

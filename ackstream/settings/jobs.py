@@ -230,8 +230,6 @@ class Query(Part):
         )
 
 
-# -- queues ------------------------------------------------------------------------------------------------------------
-
 Fairness: TypeAlias = Literal["fast", "round-robin", "proportional"]
 """Who gets the next message: the first consumer with room, each in turn, or the one that uses the smallest share of its
 backlog."""

@@ -132,9 +132,6 @@ class Settings(Part):
         return found
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def load(path: Path | None = None, environment: dict[str, str] | None = None) -> Settings:
     """Read the settings.
 

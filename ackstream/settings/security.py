@@ -230,9 +230,6 @@ def is_secure(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
 
 
-# -- files in PEM ------------------------------------------------------------------------------------------------------
-
-
 def _certificates(path: Path) -> str:
     """Return the certificates in a file, without the text between them; raises ``ValueError`` if it has none."""
     from cryptography import x509  # noqa: PLC0415 - of the extra tls

@@ -49,9 +49,6 @@ MARKS = 32
 FETCH_MS = 2_000
 
 
-# -- the decisions -----------------------------------------------------------------------------------------------------
-
-
 def next_tick(
     consumed: Mapping[Hashable, int],
     ends: Mapping[Hashable, int],
@@ -230,9 +227,6 @@ class QueryClock:
             if wanted is not None or read != self._read:
                 # a tick counts up to its append time
                 self._last, self._read = min(tick, broker.tick(self.run.encode(), tick)), read
-
-
-# -- on Kafka ----------------------------------------------------------------------------------------------------------
 
 
 class ClockBroker:

@@ -64,9 +64,6 @@ REHEARSAL = "ackstream.rehearsal"
 """The entry in the conf of a session that only rehearses its query: the operator drops its results."""
 
 
-# -- source and sink ---------------------------------------------------------------------------------------------------
-
-
 def source(
     spark: SparkSession, kafka: Kafka, topics: Mapping[str, Start], *, job: str, limit: int | None, headers: bool
 ) -> DataFrame:
@@ -159,9 +156,6 @@ def disconnect(job: str) -> None:
     """Close a job's connections of :func:`send`."""
     for key in [key for key in _OUTBOXES if key[0] == job]:
         _OUTBOXES.pop(key).close()
-
-
-# -- columns -----------------------------------------------------------------------------------------------------------
 
 
 def ticked(stream: DataFrame, ticks: str) -> DataFrame:

@@ -122,9 +122,6 @@ def carry_commit(old: str, new: str) -> str:
     return f"{version}\n{json.dumps(json.loads(own) | watermark, separators=(',', ':'))}"
 
 
-# -- states ------------------------------------------------------------------------------------------------------------
-
-
 def _write_states(
     spark: SparkSession, settings: Settings, job: Job, old: Checkpoint, new: Checkpoint
 ) -> Mapping[str, list[int]]:

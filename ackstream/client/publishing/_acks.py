@@ -136,8 +136,6 @@ class Retransmission:
             self._perhaps, self._burst = None, 1
 
 
-# -- of readers --------------------------------------------------------------------------------------------------------
-
 ASK_SECONDS = 3.0
 SETTLE_TIMEOUT = 30.0
 ROLES_AGAIN_SECONDS = 600.0

@@ -90,9 +90,6 @@ class Letter(msgspec.Struct, frozen=True):
         return self.topic, self.partition, self.offset
 
 
-# -- choosing them -----------------------------------------------------------------------------------------------------
-
-
 def from_tables(lake: Lake, where: str) -> list[Letter]:
     """Return the dead letters in the tables ``dead_letters`` and ``queue_events`` that meet a condition, by place."""
     with reading.database(lake, _TABLES) as connection:
@@ -162,9 +159,6 @@ def _number(value: bytes | None, prefix: str) -> int:
     if value is not None and prefix == SPRING:
         return int.from_bytes(value, "big")
     return int(value) if value and value.isdigit() and len(value) <= MOST_DIGITS else -1
-
-
-# -- reading Kafka -----------------------------------------------------------------------------------------------------
 
 
 def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

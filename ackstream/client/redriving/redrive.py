@@ -123,9 +123,6 @@ def redrive(
     return report
 
 
-# -- those that were redriven before -----------------------------------------------------------------------------------
-
-
 def _left(settings: Settings, reader: TopicReader, letters: Iterable[Letter], report: RedriveReport) -> list[Letter]:
     """Return the letters that no run has sent; one that persist refused counts as not sent."""
     topic = settings.kafka.topic(AUDIT)
@@ -153,9 +150,6 @@ def _left(settings: Settings, reader: TopicReader, letters: Iterable[Letter], re
     left = [letter for letter in letters if sent[letter.id] <= refused[letter.id]]
     report.earlier = report.chosen - len(left)
     return left
-
-
-# -- sending -----------------------------------------------------------------------------------------------------------
 
 
 class _Run(clients.Closing):

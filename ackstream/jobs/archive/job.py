@@ -135,9 +135,6 @@ class ArchiveFold:
         return fresh if known.isEmpty() else fresh.join(F.broadcast(known), F.expr(_SAME_ROW), "left_anti")
 
 
-# -- the summary of a batch --------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class BatchSpan:
     """The share of a correlate query in a batch; malformed records have no query. ``rows``: by table, with copies."""

@@ -162,9 +162,6 @@ class Backlog:
             self._waiting.popleft()
 
 
-# -- pacing ------------------------------------------------------------------------------------------------------------
-
-
 class BatchAcks(NamedTuple):
     """The acks of a publisher in a batch, and how it wants them: within ``conflation`` milliseconds, or at once."""
 

@@ -81,9 +81,6 @@ class Admission:
         return ACCEPTED if logged else UNLOGGED
 
 
-# -- merged acks -------------------------------------------------------------------------------------------------------
-
-
 class AckRun(NamedTuple):
     """Consecutive sequence numbers with one outcome; a failure and a single ack are always runs of one."""
 

@@ -80,9 +80,6 @@ class MessageRun(NamedTuple):
     """Returns them one by one."""
 
 
-# -- in ----------------------------------------------------------------------------------------------------------------
-
-
 def members(item: MessageMetadata | MessageRun) -> list[MessageMetadata]:
     """Return the messages of a run one by one; a single message is a list of one."""
     return item.members() if isinstance(item, MessageRun) else [item]
@@ -174,9 +171,6 @@ def _text(name: str, header: str) -> str:
     """Return the SQL of a column of text: the beginning of a header."""
     length = SHORT_BYTES if name in _SHORT else LONG_BYTES
     return f"make_valid_utf8(CAST(substring(found['{header}'], 1, {length + 1}) AS STRING))"
-
-
-# -- out ---------------------------------------------------------------------------------------------------------------
 
 
 class RejectedRecord(NamedTuple):

@@ -110,8 +110,6 @@ class PublisherState(msgspec.Struct):
         return session is not None and session[: rules.MAX_SESSION_CHARACTERS] in self.superseded
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
-
 TABLES = ("publishers", "messages")
 """The tables of persist, which number their batches alike."""
 

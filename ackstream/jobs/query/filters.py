@@ -72,9 +72,6 @@ def _below(node: Node) -> Node:
     return msgspec.structs.replace(node, property=f"{_TOP}/{node.property.removeprefix('/')}")
 
 
-# -- conditions of Spark -----------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=8_192)
 def fits(_context: SparkContext, text: str | None) -> Column:
     """Return a filter as a condition, kept: each node is a call to the JVM; FilterSyntaxError: invalid, too large."""

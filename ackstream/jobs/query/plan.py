@@ -176,8 +176,6 @@ class SubscriptionPlan:
         subscription.acknowledged_through, subscription.due = self._newest, self._now + session.interval_ms
 
 
-# -- one command -------------------------------------------------------------------------------------------------------
-
 EXISTS, LOGON_REQUIRED = "subscription already exists", "logon required"
 
 

@@ -202,8 +202,6 @@ def _order_by(text: str) -> tuple[OrderKey, ...]:
     return tuple(keys)
 
 
-# -- of a batch --------------------------------------------------------------------------------------------------------
-
 MAX_COMMAND_BYTES = 64_000
 """Maximum of the headers of a command, and of a value: memory of the driver for a batch must be bounded."""
 

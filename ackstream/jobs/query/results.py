@@ -99,9 +99,6 @@ class LogDelivered(NamedTuple):
 Step: TypeAlias = "Acknowledged | GroupMark | Selected | Counted | Deleted | LogDelivered"
 
 
-# -- as records --------------------------------------------------------------------------------------------------------
-
-
 def records(
     spark: SparkSession, lake: Lake, tail: Tail, steps: Sequence[Step], newest: int, start: Moment
 ) -> DataFrame:

@@ -97,9 +97,6 @@ JOB = Job(
 )
 
 
-# -- in ----------------------------------------------------------------------------------------------------------------
-
-
 def records(stream: DataFrame, settings: Settings, keys: Sequence[int]) -> DataFrame:
     """Project Kafka rows to the operator's input."""
     # a record goes to its writer's shard, one about a reader alone to all shards (``keys``), one for queues to none, an
@@ -147,9 +144,6 @@ def write_frame(settled: Settled) -> pd.DataFrame:
     rows += [{"kind": "ignored_reports", **row} for row in settled.ignored]
     rows += [{"kind": MESSAGE, "key": key, "value": value} for key, value in settled.messages()]
     return pd.DataFrame({name: [row.get(name) for row in rows] for name in OUTPUT_SCHEMA.names}, dtype=object)
-
-
-# -- out ---------------------------------------------------------------------------------------------------------------
 
 
 def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) -> None:

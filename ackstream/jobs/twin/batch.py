@@ -225,9 +225,6 @@ def _row(command: TwinCommand, request: Request, result: CommandResult, event: s
     )
 
 
-# -- messages ----------------------------------------------------------------------------------------------------------
-
-
 def response(
     command: Envelope, request: Request, status: int, value: Any, *, revision: int | None = None, tag: str | None = None
 ) -> Envelope:

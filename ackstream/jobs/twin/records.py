@@ -137,8 +137,6 @@ def check_tags(
         raise errors.thing_precondition_failed(IF_NONE_MATCH, expected, tag)
 
 
-# -- records -----------------------------------------------------------------------------------------------------------
-
 MAX_TOPIC = 249
 """No topic of Kafka has a longer name."""
 

@@ -160,8 +160,6 @@ def _shown(whole: dict[str, Any], fields: str | None) -> msgspec.Raw:
     return raw({name: value for name, value in whole.items() if not name.startswith("_")})
 
 
-# -- a page ------------------------------------------------------------------------------------------------------------
-
 PAGE, LARGEST_PAGE = 25, 200
 MAX_SORT_KEYS = 10
 _OPTION = re.compile(r"(sort|size|limit|cursor)\(([^()]*)\)")

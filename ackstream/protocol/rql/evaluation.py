@@ -234,8 +234,6 @@ def find(path: Keys, thing: dict[str, Any], effort: Effort | None = None) -> Fou
     return Found(tuple(values), in_array=in_array)
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
-
 Scalar: TypeAlias = str | int | float | bool
 
 _LONG_BOUND = 2.0**63

@@ -46,8 +46,6 @@ def expression(patterns: Iterable[str]) -> str:
     return f"(?s)^(?:{'|'.join(alternatives)})(?!.)" if alternatives else "(?!)"
 
 
-# -- effort ------------------------------------------------------------------------------------------------------------
-
 MAX_STEPS = 30_000
 """The steps that one evaluation may take: less than 100 ms, and enough for 100 comparisons with 300 values each."""
 
@@ -74,8 +72,6 @@ class Effort:
         """The steps taken."""
         return self._most - self.left
 
-
-# -- like --------------------------------------------------------------------------------------------------------------
 
 MAX_WILDCARDS = 50
 """In one pattern; a run of ``*`` is one."""

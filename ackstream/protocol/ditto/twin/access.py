@@ -137,8 +137,6 @@ def _by_key(paths: list[Keys]) -> dict[str, list[Keys]]:
     return found
 
 
-# -- originators -------------------------------------------------------------------------------------------------------
-
 _LENGTH_BYTES = 4
 
 
