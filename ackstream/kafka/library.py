@@ -112,7 +112,6 @@ class PatientClient(KafkaNetClient):  # type: ignore[misc]  # kafka-python is no
     """The connections of a consumer, a producer or an admin client."""
 
     def __init__(self, **options: Any) -> None:
-        """Prepare the connections."""
         sockets = NetworkSelector(**options)
         super().__init__(sockets, _Connections(sockets, **options))
 

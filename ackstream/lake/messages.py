@@ -115,7 +115,6 @@ class Tail:
     """The rows of the newest batches, which are appended in order; earlier rows are in the table only."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
-        """Start empty."""
         self._spark, self._lake = spark, lake
         self._columns = ALL_TABLES[TABLE].arrow
         self._seen: tuple[str, int] | None = None

@@ -1,18 +1,10 @@
 """The clock of a query: it sends the ticks that advance the event time when a deadline is due.
 
-A tick at time t asserts: by the end of the batch that reads the tick, the query has read every record before t. That is
-the broker's time while the query keeps up, and the time of the oldest unread record while a partition lags. So a
-backlog never causes a false timeout. Records of the running batch count as read: a tick belongs to a later batch.
-
-The broker's time comes from a sign of life on the lease topic (:mod:`ackstream.spark.lease`). The clock looks up the
-ends of the partitions after it, and sends the tick last: a record that arrives in between is later than the tick, in
-any order of reading. If partitions are on several brokers, time stays ``clock.slack`` behind: their clocks differ, and
-a broker shows a record only once its followers have it. A jump of a clock is followed slowly (``lease.Pace``).
-
-The clock sends a tick when a deadline of a shard is due, and now and then while records are read, so that shards can
-expire entries. A shard reports its earliest deadline alone, and the next one in the batch that reads the tick; until
-then each batch that reads records gets a tick. While no shard waits it sends nothing: an idle query has no batches.
-The run is the key of its ticks; a query counts only those of its own run, up to their append time.
+A tick at time t asserts: by the end of the batch that reads the tick, the query has read every record before t. The
+broker's time comes from a sign of life on the lease topic (:mod:`ackstream.spark.lease`). The clock looks up the ends
+of the partitions after it, and sends the tick last: a record that arrives in between is later than the tick, in any
+order of reading. While no shard waits it sends nothing: an idle query has no batches. The run is the key of its ticks;
+a query counts only those of its own run, up to their append time. docs/architecture.md has the laws of time.
 """
 
 from __future__ import annotations

@@ -104,7 +104,6 @@ class ShardBatch:
     """
 
     def __init__(self, key: Any, frames: Iterable[pd.DataFrame], state: GroupState) -> None:
-        """Take the arguments of Spark's call."""
         context = TaskContext.get()
         self.key = key
         self.frames = self._without_ticks(frames)

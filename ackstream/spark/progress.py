@@ -284,7 +284,6 @@ class QueryObservation:
     """The batches of one query, each counted once; ``last`` is the number of the last one, -1 before the first."""
 
     def __init__(self, name: str) -> None:
-        """Start before the first batch of a query."""
         self._name = name
         self.last = -1
         self.tally = Tally()

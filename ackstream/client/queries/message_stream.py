@@ -294,7 +294,6 @@ class QuerySession:
     """Whether the session is lost, since when it was silent, and which subscriptions are ``unresumed`` in this one."""
 
     def __init__(self, heartbeat: float) -> None:
-        """Begin with a heartbeat each ``heartbeat`` seconds."""
         self.lost = False
         self.unresumed: list[MessageStream] = []
         self.answered_at = time.monotonic()

@@ -68,7 +68,6 @@ class ArchiveFold:
     """Writes batches of ledger records; remembers each table's newest batches, so that it rarely has to read one."""
 
     def __init__(self, lake: Lake) -> None:
-        """Start without memory: a table's newest batch is looked up when it is first needed."""
         self._lake = lake
         # by table, as long as no other archive has written to it
         self._written = {name: Written() for name in TABLES}

@@ -146,7 +146,6 @@ class PersistFold:
     """Folds batches over the publishers' states, of which it keeps the recent ones in memory."""
 
     def __init__(self, settings: Settings, deferred: DeferredAcks) -> None:
-        """Load no states yet: the first batch knows the batch number to restore."""
         self._settings = settings
         self._deferred = deferred
         self._admission = Admission(settings.persist, settings.queues)

@@ -80,7 +80,6 @@ class QueryFold:
     """Carries out batches of commands; keeps the clients' subscriptions in memory."""
 
     def __init__(self, settings: Settings) -> None:
-        """Load nothing yet: the first batch with records knows the batch number to restore."""
         self._settings = settings
         self._state: QueryState | None = None
         self._tail: Tail | None = None

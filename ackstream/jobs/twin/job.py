@@ -154,7 +154,6 @@ class TwinFold:
     """Folds batches of commands over the things, which it keeps in memory."""
 
     def __init__(self, settings: Settings) -> None:
-        """Load no things yet: the first batch knows the batch number to restore."""
         self._settings = settings
         self._things: dict[str, Thing] | None = None
         self._usage: QuotaUsage | None = None
@@ -291,7 +290,6 @@ class TwinIndex:
     """Merges batches of the journal into the index and acknowledges ``search-persisted``."""
 
     def __init__(self, session: SparkSession, settings: Settings) -> None:
-        """Take the session that starts the query."""
         self._session, self._settings, self._lake = session, settings, settings.lake
         self._completed = False
         """Whether ``things`` has all changes before ``things.merged``: a start may find an older copy of the table."""
