@@ -1,7 +1,5 @@
 """Dead letters, as the tables and the topics of other systems have them, and the records that they stand for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -12,7 +10,6 @@ from kafka import TopicPartition
 
 from ackstream.errors import InputError, UnreachableError
 from ackstream.kafka.reader import Place, TopicReader
-from ackstream.lake import reading
 from ackstream.settings import Lake
 
 AT_ONCE = 500
@@ -92,6 +89,8 @@ class Letter(msgspec.Struct, frozen=True):
 
 def from_tables(lake: Lake, where: str) -> list[Letter]:
     """Return the dead letters in the tables ``dead_letters`` and ``queue_events`` that meet a condition, by place."""
+    from ackstream.lake import reading  # noqa: PLC0415 - other clients need no tables
+
     with reading.database(lake, _TABLES) as connection:
         parts = [_TABLES[name] for name in sorted(reading.views(connection))]
         if not parts:
@@ -189,6 +188,8 @@ def all_of(reader: TopicReader, partitions: Iterable[int], topic: str) -> Iterat
 
 def contents(reader: TopicReader, lake: Lake, letters: Sequence[Letter]) -> dict[str, Content]:
     """Return the content of those letters whose record is still stored: in Kafka, or in a table."""
+    from ackstream.lake import reading  # noqa: PLC0415 - other clients need no tables
+
     found: dict[str, Content] = {}
     if messages := [letter for letter in letters if letter.queue and letter.batch is not None]:
         rows = {

@@ -25,7 +25,6 @@ from ackstream.kafka import clients
 from ackstream.kafka.library import end_transaction, is_fenced, partition_of, producer_identity
 from ackstream.kafka.parties import REDRIVE
 from ackstream.kafka.reader import POLL_MS, TopicReader, check_topics
-from ackstream.lake.reading import database, views
 from ackstream.protocol import record_headers
 from ackstream.protocol.json import optional_reader
 from ackstream.protocol.ledger import AuditRow, LedgerRecord, encode, read
@@ -125,6 +124,8 @@ def redrive(
 
 def _left(settings: Settings, reader: TopicReader, letters: Iterable[Letter], report: RedriveReport) -> list[Letter]:
     """Return the letters that no run has sent; one that persist refused counts as not sent."""
+    from ackstream.lake.reading import database, views  # noqa: PLC0415 - other clients need no tables
+
     topic = settings.kafka.topic(AUDIT)
     number = len(reader.consumer.partitions_for_topic(topic))
     # the topic may have had fewer partitions when earlier rows were written
