@@ -1,7 +1,5 @@
 """Connections of named clients (a consumer with its partitions, and a producer), and the outbox of drivers."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -5,8 +5,6 @@ certificate, password or protocol, and a missing ACL. A broker that is away, and
 libraries (``library``).
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 import struct

@@ -4,8 +4,6 @@ Spark's clients fetch their own tokens in the JVM. Here a token is fetched once 
 renewed after four fifths of its life; until it expires, a server that is away does no harm.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

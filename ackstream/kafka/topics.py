@@ -1,7 +1,5 @@
 """The product's Kafka topics, created or checked, and the offsets of partitions."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Spark's writer commits in the same way. But it looks up the version of an applic
 0.4 s in each append, and writes even a few rows by a job.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

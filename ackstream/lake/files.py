@@ -4,8 +4,6 @@ For a few hundred rows, planning and starting a job takes longer than the rest o
 systems, as Spark's own do: every store, and the same permissions.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import uuid

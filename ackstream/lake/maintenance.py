@@ -1,7 +1,5 @@
 """Maintenance of the tables: compaction, removal of old files and changes, update of properties to the settings."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """The tables in the lake: created on the first start, checked on every other, read and appended to by name."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

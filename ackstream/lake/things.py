@@ -6,8 +6,6 @@ before a given batch from both. ``things_search`` has one row for every value wi
 (``features/lamp/properties/on``): the values of an array, and of the objects in it, share a path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any

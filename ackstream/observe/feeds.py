@@ -1,7 +1,5 @@
 """Feeds of the live page and of ``ackstream watch``: topics without a consumer group, and the jobs' signs of life."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack

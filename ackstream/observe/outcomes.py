@@ -1,7 +1,5 @@
 """How requests end, from the ledger: the outcome of one, and counts of all over a window, in total and over time."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

@@ -6,8 +6,6 @@ is ``conf/ackstream.toml`` in the working directory, or the one that ``ACKSTREAM
 defaults hold. The meaning of each key is in ``conf/ackstream.toml``.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

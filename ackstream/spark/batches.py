@@ -4,8 +4,6 @@ A batch that is replayed after a crash keeps its number, so tables refuse its ro
 messages are sent again with the same ids.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import math

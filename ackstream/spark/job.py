@@ -1,7 +1,5 @@
 """The life of a job: it checks topics, checkpoint and tables, and runs the query beside its clock and its offsets."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

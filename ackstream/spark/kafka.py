@@ -1,7 +1,5 @@
 """Kafka as source and sink of Spark, the same for every job, and columns from record headers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime

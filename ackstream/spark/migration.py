@@ -6,8 +6,6 @@ again or skipped, and time does not jump. The new checkpoint is complete before 
 interrupted migration can be repeated. Source of the file formats: Spark's ``OffsetSeqLog`` and ``CommitLog``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack

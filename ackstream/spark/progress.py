@@ -5,8 +5,6 @@ The copy is for people only: no query starts from it. Spark keeps the progress o
 read once a second, so that batches do no work for it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

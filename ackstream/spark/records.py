@@ -6,8 +6,6 @@ broker's clock may be set back. So the time of a record is the latest up to it i
 reorders a partition, and a batch that is cut in two yields each partition's records in the same order.
 """
 
-from __future__ import annotations
-
 import heapq
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The one way to a Spark session: for jobs, with the signals that end them in order, and behind a command."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

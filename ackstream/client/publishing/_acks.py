@@ -4,8 +4,6 @@ After a logon, and while the service does not answer, messages are sent again (p
 readers, which the settle job reports at least once, end waits and limit the flow: brokers.md R6, R8 to R10, R13.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice

@@ -3,8 +3,6 @@
 A logon ends the name's earlier sessions. Records name theirs: persist refuses those an earlier publisher still sends.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import threading

@@ -4,8 +4,6 @@ Rules: brokers.md 1.1 A14 to A17 and 3.1 S3, S4, S7, S13. An ack, positive or ne
 number. After a logon the messages that the service lacks are sent again, in order; an unanswered one is, too.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """A query client's connection with the query job; a second thread sends heartbeats, and begins a lost session again."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 import threading

@@ -1,7 +1,5 @@
 """The answers to commands: messages with the acknowledgements between them, and which of them a session resumes."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Commands on the stored messages: queries, subscriptions with replay, deletes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path

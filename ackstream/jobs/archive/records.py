@@ -6,8 +6,6 @@ turns some thousand records into one row: a summary, and for each table its rows
 passes on as bytes. To parse the JSON in the JVM costs three times as much.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -5,8 +5,6 @@ compaction of either table does no harm, and rows appended before a crash are no
 transaction with its last batch as the version, refused if the table has a later one: a second mirror adds nothing.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

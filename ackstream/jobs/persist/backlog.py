@@ -6,8 +6,6 @@ the acks that are due after a third of the publisher's window, or an interval, o
 forward. The messages are durable: waiting changes the numbers that one ack covers, never its meaning.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ a run of decided numbers, which a failure ends, whichever acks were requested: 1
 failure 3, success 5. A message of a topic without a log has an ack of its own, in the same order (A10).
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ silent for hours fills no memory: only some of those that wait are here too. The
 up to which acks had been sent when it was written; later ones are sent again after a crash, perhaps merged differently.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

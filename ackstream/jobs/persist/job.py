@@ -6,8 +6,6 @@ durability then wait until their publishers are due (``deferred_acks``). Replaye
 states it had before: it gives the same rows, which the tables refuse to store twice, and the same answers.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial

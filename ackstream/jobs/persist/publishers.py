@@ -1,7 +1,5 @@
 """Deciding which messages of each publisher are accepted in a batch, and how they are acknowledged."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import itemgetter

@@ -3,8 +3,6 @@
 Metadata (everything but the values) goes to the driver; the values stay in Spark frames.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

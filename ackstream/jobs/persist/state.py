@@ -1,7 +1,5 @@
 """The state of a publisher: decided numbers, sessions, records read; and its table, from which a batch starts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

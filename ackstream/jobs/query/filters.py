@@ -6,8 +6,6 @@ A filter becomes a condition of Spark over the text of the message, built from t
 read as SQL. Spark runs without ANSI here: a message for which it cannot be evaluated does not match.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial

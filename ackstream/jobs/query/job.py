@@ -5,8 +5,6 @@ position. A batch first stores the position of the log and all subscriptions, th
 takes the position from there, so it gives the same results, with the same ids.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future

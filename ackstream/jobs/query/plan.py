@@ -3,8 +3,6 @@
 Pure: out come steps in the order in which clients see them (brokers.md 1.1 A22 to A24, A38), which name rows of tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal

@@ -6,8 +6,6 @@ other headers are ``id`` (the same for a replayed batch), ``cid``, ``sub_id``, a
 ``topic``, ``key``, ``client``, ``timestamp``; those of the application begin with ``header-``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache, reduce
 from typing import Any, Literal, NamedTuple, TypeAlias

@@ -4,8 +4,6 @@ A batch commits its rows before anyone is notified. Replayed after a crash, it s
 rows are the same, which the tables refuse to store twice, and so are the messages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial, reduce
 from itertools import starmap

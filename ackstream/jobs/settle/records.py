@@ -1,7 +1,5 @@
 """The records of settle: those that come in; rows for the tables; then messages for readers and publishers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest

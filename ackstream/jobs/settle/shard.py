@@ -9,8 +9,6 @@ arrive; a silent reader is waited for until the watermark or its own next record
 the time in which perhaps no reader could write (:func:`excused`). States are as of the end of a batch.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 

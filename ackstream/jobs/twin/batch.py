@@ -4,8 +4,6 @@ Pure: records and things in; journal rows, messages and the changed things out, 
 records over the same things give the same parts, wherever batches are cut, so a replayed batch sends the same messages.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence

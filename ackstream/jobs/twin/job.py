@@ -6,8 +6,6 @@ The index query merges the journal into ``things`` and ``things_search`` and ack
 so that acknowledgements of stored changes never wait for the index.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce

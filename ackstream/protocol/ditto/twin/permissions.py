@@ -1,7 +1,5 @@
 """Apply access rules to commands, replies and signals; as in Ditto, a thing without readable parts does not exist."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

@@ -5,8 +5,6 @@ the rules: Eclipse Ditto, ``StreamingSessionActor``, ``StreamingSession``, ``Web
 ``AcknowledgementForwarderActorStarter``, ``AckExtractor``, ``OutboundMappingProcessorActor`` (ditto.md 2, 5, 10).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
