@@ -12,13 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from typing import Any
 
-from kafka.errors import (
-    GroupAuthorizationFailedError,
-    KafkaError,
-    RetriableError,
-    TopicAuthorizationFailedError,
-    for_code,
-)
+from kafka import errors
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.parser import KafkaProtocol
@@ -97,7 +91,8 @@ def _log_in(name: str, connection: Any, exchange: KafkaProtocol, security: Kafka
     wanted = str(security.mechanism)
     answer = _ask(connection, exchange, SaslHandshakeRequest(mechanism=wanted, version=1))
     if wanted not in (offered := answer.mechanisms or []):
-        ways = f"it offers {', '.join(offered)}" if offered else f"its answer is {for_code(answer.error_code).__name__}"
+        error = errors.for_code(answer.error_code).__name__
+        ways = f"it offers {', '.join(offered)}" if offered else f"its answer is {error}"
         raise AccessRefusedError(
             f"Kafka at {name} does not take a login by {wanted}: {ways}. Correct kafka.security.mechanism or protocol."
         )
@@ -106,7 +101,7 @@ def _log_in(name: str, connection: Any, exchange: KafkaProtocol, security: Kafka
         request = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes(), version=0)
         answer = _ask(connection, exchange, request)
         if answer.error_code:
-            reason = answer.error_message or for_code(answer.error_code).__name__
+            reason = answer.error_message or errors.for_code(answer.error_code).__name__
             raise AccessRefusedError(of_login(name, security, reason))
         mechanism.receive(answer.auth_bytes)
 
@@ -118,7 +113,7 @@ def _ask(connection: Any, exchange: KafkaProtocol, request: Any) -> Any:
     while data := connection.recv(_PART_BYTES):
         try:
             answers = exchange.receive_bytes(data)
-        except (KafkaError, ValueError, struct.error) as error:
+        except (errors.KafkaError, ValueError, struct.error) as error:
             raise EOFError from error
         if answers:
             return answers[0][1]
@@ -168,16 +163,16 @@ def check_access(admin: Any, kafka: Kafka, wanted: Mapping[str, Iterable[str]], 
     for topic, operation in named:
         described = found[topic]
         allowed = described["authorized_operations"]
-        denied = described["error_code"] == TopicAuthorizationFailedError.errno
+        denied = described["error_code"] == errors.TopicAuthorizationFailedError.errno
         # some brokers do not report the allowed operations
         if denied or (described["error_code"] == 0 and allowed is not None and operation not in allowed):
             raise not_allowed(kafka, f"to {operation.lower().replace('_', ' ')} the topic {topic}")
     for group in groups:
         # the coordinator may be moving
-        with suppress(RetriableError):
+        with suppress(errors.RetriableError):
             try:
                 admin.describe_groups([group])
-            except GroupAuthorizationFailedError:
+            except errors.GroupAuthorizationFailedError:
                 raise not_allowed(kafka, f"to use the consumer group {group}") from None
     return {name for name, topic in found.items() if topic["error_code"] == 0}
 

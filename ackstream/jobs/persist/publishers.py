@@ -12,14 +12,7 @@ from ackstream.jobs.persist.records import DAY_MS, MessageMetadata, MessageRun, 
 from ackstream.jobs.persist.state import PublisherState
 from ackstream.protocol import messages
 from ackstream.protocol.dispositions import INVALID_CLIENT, NO_CLIENT, NO_NUMBER, SEQUENCE_GAP, SESSION_OVER, WITHDRAWN
-from ackstream.protocol.messages import (
-    MAX_SESSION_CHARACTERS,
-    AckType,
-    ClientCommand,
-    CommandAck,
-    SessionRuns,
-    read_number,
-)
+from ackstream.protocol.messages import MAX_SESSION_CHARACTERS, ClientCommand, CommandAck, SessionRuns, read_number
 
 NO_COMMAND = "no such command"
 MAX_HELD = 10_000
@@ -281,7 +274,7 @@ class PublisherBatch:
 
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
-    def _acknowledge(self, ack_type: AckType, *, reason: str | None = None, **fields: Any) -> None:
+    def _acknowledge(self, ack_type: messages.AckType, *, reason: str | None = None, **fields: Any) -> None:
         status, session = messages.status(reason), self._state.session or None
         self.acks.append(
             CommandAck(ack_type=ack_type, status=status, client=self._client, session=session, reason=reason, **fields)

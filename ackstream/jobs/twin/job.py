@@ -34,16 +34,7 @@ from ackstream.spark import batches, kafka
 from ackstream.spark.batches import Trigger
 from ackstream.spark.checkpoint import Checkpoint, CheckpointRules
 from ackstream.spark.job import Job
-from ackstream.spark.kafka import (
-    EARLIEST,
-    ENDS,
-    Start,
-    header,
-    json_correlation_id,
-    json_text,
-    source,
-    spring_correlation,
-)
+from ackstream.spark.kafka import EARLIEST, ENDS, header, json_correlation_id, json_text, source, spring_correlation
 from ackstream.spark.operator import SHUFFLE_PARTITIONS
 from ackstream.spark.records import in_order
 
@@ -88,7 +79,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     return batches.start(commands(stream, settings), settings.lake, NAME, TwinFold(settings).write, trigger)
 
 
-def _start(spark: SparkSession, settings: Settings) -> Start:
+def _start(spark: SparkSession, settings: Settings) -> kafka.Start:
     """Return where a new checkpoint starts: after the last command in the journal, unless the settings differ."""
     # an old one knows its offsets, and the journal is long
     if Checkpoint(spark, settings.lake.checkpoint(NAME)).planned is not None:
