@@ -19,6 +19,7 @@ import msgspec
 from ackstream.client.parties.answers import Answer
 from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.parties.signals import Delivered, record_correlation_id
+from ackstream.client.requests.replies import Reply
 from ackstream.client.requests.requester import Requester
 from ackstream.errors import BadParameterError
 from ackstream.jobs.correlate.records import Emission, Writer
@@ -170,9 +171,10 @@ class RequestSystem(MemorySystem):
         self._twin = twin
         self.things: dict[str, Thing] = {}
 
-    def requester(self) -> Requester:
+    def requester(self, on_amended: Callable[[Reply], object] | None = None) -> Requester:
         """Return a requester, whose futures take no real time: the system's time jumps to the reply or the deadline."""
-        return Requester(self.connection, default_timeout=self.settings.correlate.default_timeout / 1000)
+        default = self.settings.correlate.default_timeout / 1000
+        return Requester(self.connection, default_timeout=default, on_amended=on_amended)
 
     def responder(
         self, *, handler: Callable[[Any], Answer], labels: Iterable[str] = (LIVE_RESPONSE,), topics: Iterable[str] = ()

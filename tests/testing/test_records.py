@@ -15,6 +15,7 @@ from ackstream.client import (
     Command,
     DittoError,
     RecordSignal,
+    Reply,
     RequestTimeout,
     Response,
     responder,
@@ -284,3 +285,19 @@ def test_a_decorator_without_its_labels_says_so() -> None:
     decorated: Callable[..., Any] = responder(book)  # type: ignore[arg-type]
     with pytest.raises(BadParameterError, match="labels has <function"):
         decorated("localhost:9092")
+
+
+def test_updates_and_second_replies_come_in_memory_as_from_kafka() -> None:
+    system, amended = _system(), list[Reply]()
+    requester = system.requester(on_amended=amended.append)
+    updates = requester.stream_record(
+        "orders", b"x", acks=[LABEL, "stock:packed"], timeout="5s", correlation_id="o", headers={"amend": "1m"}
+    )
+    system.acknowledge("o", LABEL)
+    update, reply = next(updates), next(updates)
+    assert (update.is_update, [*update.acks]) == (True, [LABEL])
+    assert (reply.completed_by, reply.missing, system.now) == ("timeout", ("stock:packed",), 5_001)
+    system.acknowledge("o", "stock:packed")
+    (second,) = amended
+    assert (second.completed_by, second.ok, second.version, second.reply_id) == ("amended", True, 2, reply.reply_id)
+    assert list(updates) == []
