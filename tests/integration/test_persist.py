@@ -271,7 +271,7 @@ def test_a_checkpoint_that_ended_with_ledgers_alone_loses_no_message(
         def die(*_: object) -> None:
             raise RuntimeError("the moment before the messages are committed")
 
-        patch.setattr(job.PersistFold, "_append_messages", die)
+        patch.setattr(job.wire, "message_rows", die)
         with pytest.raises(StreamingQueryException):
             job.JOB.start(spark, settings, available_now=True).awaitTermination()
     assert tables.read(spark, settings.lake, "publishers").agg({"batch": "max"}).first()[0] == 1
