@@ -22,7 +22,7 @@ class VirtualTime(ABC):
 
     def __init__(self, start_ms: int = 0) -> None:
         self.now = start_ms
-        self.loops: list[MemoryLoop] = []
+        self.loops: list[_MemoryLoop] = []
 
     def advance(self, seconds: float) -> None:
         """Let time pass; everything due happens at its own time. A negative number is a ``BadParameterError``."""
@@ -77,7 +77,7 @@ class MemorySystem(VirtualTime):
         super().__init__(start_ms)
         self.records: defaultdict[str, list[TopicRecord]] = defaultdict(list)
         self.unread: deque[TopicRecord] = deque()
-        self.connection = MemoryConnection(self)
+        self.connection = _MemoryConnection(self)
         self._listeners: defaultdict[str, list[Callable[[TopicRecord], None]]] = defaultdict(list)
         self._labels: set[str] = set()
 
@@ -112,7 +112,7 @@ class MemorySystem(VirtualTime):
         self.turn()
 
 
-class DrivenFuture(Future[Any]):
+class _DrivenFuture(Future[Any]):
     """A future that lets the time of its system pass while someone waits for it."""
 
     def __init__(self, system: VirtualTime) -> None:
@@ -120,17 +120,16 @@ class DrivenFuture(Future[Any]):
         self._system = system
 
     def result(self, timeout: float | None = None) -> Any:
-        """Let time pass until the outcome; return or raise it. ``timeout`` does not count, as no real time passes."""
         self._system.run_until(self.done)
+        # no real time passes
         return super().result(0 if timeout is None else timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Let time pass until the outcome is there, and return its error."""
         self._system.run_until(self.done)
         return super().exception(0 if timeout is None else timeout)
 
 
-class MemoryReader(TopicReader):
+class _MemoryReader(TopicReader):
     """Gives a client the records of topics as they are stored."""
 
     reached = True
@@ -143,13 +142,11 @@ class MemoryReader(TopicReader):
             system.listen(topic, self._records.append)
 
     def read(self, timeout_ms: int = 0, max_records: int = 0) -> list[Any]:  # noqa: ARG002
-        """Return the records that were stored since the last call."""
         found = list(self._records)
         self._records.clear()
         return found
 
     def start(self, name: str, *handlers: Callable[[Any], None], guard: Guard | None = None, **_: Any) -> None:  # noqa: ARG002
-        """Call the first handler with each record from now on, and the second one after it."""
         handle, *after = handlers
 
         def step() -> None:
@@ -158,14 +155,13 @@ class MemoryReader(TopicReader):
             for act in after:
                 act(self._system.connection.now())
 
-        MemoryLoop(self._system, step, self.stop, guard or (lambda run: run())).start()
+        _MemoryLoop(self._system, step, self.stop, guard or (lambda run: run())).start()
 
     def close(self) -> None:
-        """Give no further records."""
         self.stop.set()
 
 
-class MemoryLoop(Loop):
+class _MemoryLoop(Loop):
     """A step of a client; the system takes it when a record is stored and when time passes."""
 
     inside = False
@@ -182,16 +178,13 @@ class MemoryLoop(Loop):
         self.due = due
 
     def start(self) -> None:
-        """Begin."""
         self._system.loops.append(self)
 
     def join(self) -> None:
-        """End."""
         if self in self._system.loops:
             self._system.loops.remove(self)
 
     def turn(self) -> None:
-        """Take the step, unless the client is closed."""
         if self._stop.is_set():
             return
         outer, self.inside = self.inside, True
@@ -201,22 +194,21 @@ class MemoryLoop(Loop):
             self.inside = outer
 
 
-class MemoryProducer(Producer):
-    """Stores records in the topics of a system."""
+class _MemoryProducer(Producer):
+    """Stores records in the topics of a system, which has every topic, and lets them act."""
 
     def __init__(self, system: MemorySystem) -> None:
         self._system = system
 
     def put(self, stored: Callable[[Any], None], failed: object, topic: str, **record: Any) -> None:  # noqa: ARG002
-        """Store a record, and let it act."""
         stored(self._system.append(topic, record["value"], record["key"], record["headers"]))
         self._system.settle()
 
     def prepare(self, topic: str) -> None:
-        """Do nothing: every topic is there."""
+        pass
 
     def close(self, timeout: float = 0.0) -> None:
-        """Do nothing: every record is stored."""
+        pass
 
 
 class VirtualConnection(Connection):
@@ -231,16 +223,16 @@ class VirtualConnection(Connection):
         """Return the time of the system in seconds."""
         return self._time.now / 1000
 
-    def future(self) -> DrivenFuture:
+    def future(self) -> _DrivenFuture:
         """Return a future that lets the time of the system pass."""
-        return DrivenFuture(self._time)
+        return _DrivenFuture(self._time)
 
-    def loop(self, step: Callable[[], None], name: str, *options: Any) -> MemoryLoop:  # noqa: ARG002
+    def loop(self, step: Callable[[], None], name: str, *options: Any) -> _MemoryLoop:  # noqa: ARG002
         """Return a loop that the system drives."""
-        return MemoryLoop(self._time, step, *options)
+        return _MemoryLoop(self._time, step, *options)
 
 
-class MemoryConnection(VirtualConnection):
+class _MemoryConnection(VirtualConnection):
     """Connects requesters, responders and subscribers with a system in memory."""
 
     def __init__(self, system: MemorySystem) -> None:
@@ -248,20 +240,16 @@ class MemoryConnection(VirtualConnection):
         self._system = system
         self.claim = system.claim
 
-    def reader(self, *topics: str, stop: threading.Event | None = None, **_: Any) -> MemoryReader:
-        """Return a reader of every record from now on."""
-        return MemoryReader(self._system, topics, stop)
+    def reader(self, *topics: str, stop: threading.Event | None = None, **_: Any) -> _MemoryReader:
+        return _MemoryReader(self._system, topics, stop)
 
-    def producer(self, topic: str, **_: Any) -> MemoryProducer:  # noqa: ARG002 - it may write to all
-        """Return a producer."""
-        return MemoryProducer(self._system)
+    def producer(self, topic: str, **_: Any) -> _MemoryProducer:  # noqa: ARG002 - it may write to all
+        return _MemoryProducer(self._system)
 
     def consumer(self, *_: str, **__: Any) -> Any:
-        """Refuse to join a group."""
         raise PreconditionNotMetError("A system in memory has no consumer groups: leave group out.")
 
     def link(self, name: str, *_: Any, **__: Any) -> Any:
-        """Refuse to connect a client of another plane."""
         raise PreconditionNotMetError(
             f"A RequestSystem has requesters, responders and subscribers only: connect {name} to Kafka."
         )

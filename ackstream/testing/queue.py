@@ -44,9 +44,9 @@ class QueueSystem(VirtualTime):
         self.events: list[Event] = []
         self._messages: dict[str, Sample] = {}
         self._queue = Queue(settings, self._note)
-        self._links: dict[str, QueueLinkInMemory] = {}
+        self._links: dict[str, _QueueLinkInMemory] = {}
         self._connection = VirtualConnection(self)
-        self._connection.queue_link = partial(QueueLinkInMemory, self, self._queue, self._links)
+        self._connection.queue_link = partial(_QueueLinkInMemory, self, self._queue, self._links)
         self._busy = False
         # how often each message was delivered at this time
         self._delivered: Counter[str] = Counter()
@@ -164,7 +164,7 @@ class QueueSystem(VirtualTime):
         self.settle()
 
 
-class QueueLinkInMemory:
+class _QueueLinkInMemory:
     """Stands for the ``QueueLink`` of a consumer, whose parameters it has."""
 
     bound = None
@@ -173,7 +173,7 @@ class QueueLinkInMemory:
         self,
         system: QueueSystem,
         queue: Queue,
-        links: dict[str, QueueLinkInMemory],
+        links: dict[str, _QueueLinkInMemory],
         options: QueueOptions,
         _life: Lifetime,
         settle: Callable[[QueueMessage, SampleOutcome], None],
@@ -188,14 +188,13 @@ class QueueLinkInMemory:
         self._halted = False
 
     def start(self, _timeout: float) -> None:
-        """Bind; the messages of an earlier consumer of the name come here."""
+        # the messages of an earlier consumer of the name come here
         if (replaced := self._links.pop(self._name, None)) is not None:
             replaced.stop()
         self._links[self._name] = self
         self._queue.bind(self._name, self._system.now, backlog=self._options.backlog, outcomes=self._outcomes)
 
     def deliver(self, event: Event, content: Sample) -> None:
-        """Take a delivery."""
         delivery = MessageDelivered(
             event.queue, self._name, 0, len(self._system.events), event.message, "messages", 0, content.offset, 0,
             event.count, content.topic,
@@ -205,11 +204,9 @@ class QueueLinkInMemory:
         self._ready[message.id] = message
 
     def take_back(self, message: str) -> None:
-        """Forget a message that the queue has taken back."""
         self.counts["expired"] += self._ready.pop(message, None) is not None
 
     def next(self, _timeout: float | None) -> QueueMessage | None:
-        """Return the next message, or ``None``."""
         if not self._ready or self._halted or self.stopped.is_set():
             return None
         message = self._ready.pop(next(iter(self._ready)))
@@ -217,7 +214,6 @@ class QueueLinkInMemory:
         return message
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
-        """Settle a delivery; errors as of :meth:`QueueMessage.settle`."""
         self._check_bound()
         if outcome not in ("accepted", *self._outcomes):
             raise OutcomeNotEnabledError(f"The consumer {self._name} did not declare the outcome {outcome}.")
@@ -243,19 +239,17 @@ class QueueLinkInMemory:
         self.counts["refused"] += refusal is not None
 
     def halt(self, *, halted: bool) -> None:
-        """Hand out nothing more, or go on."""
         self._halted = halted
         if self._links.get(self._name) is self:
             self._queue.consumers[self._name].stopped = halted
         self._system.settle()
 
     def stop(self) -> None:
-        """Hand out nothing more, and settle nothing."""
         self.stopped.set()
         self._ready.clear()
 
     def close(self) -> None:
-        """Return the messages that it holds to the queue, unless another consumer has taken its name."""
+        # unless another consumer has taken its name
         if self._links.get(self._name) is self:
             del self._links[self._name]
             self._queue.unbind(self._name, self._system.now, "closed")
