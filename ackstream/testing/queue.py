@@ -15,7 +15,7 @@ from ackstream.client.queues.queued_messages import AckMode, QueueMessage, outco
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.queues.queue import Queue
-from ackstream.jobs.queues.records import Event
+from ackstream.jobs.queues.records import Arrival, Event
 from ackstream.protocol.queues import MessageDelivered
 from ackstream.protocol.readers import SampleOutcome
 from ackstream.settings.jobs import QueueSettings
@@ -95,13 +95,13 @@ class QueueSystem(VirtualTime):
         :param ttl_ms: its own time to live, if the queue respects those; 0: none
         """
         number = len(self._messages)
-        identity = f"messages-0-{number}"
-        self._messages[identity] = Sample(
+        arrival = Arrival(self.now, "messages", 0, number, 0, ttl_ms=ttl_ms)
+        self._messages[arrival.id] = Sample(
             "publisher", topic, key, value, dict(headers or {}), self.now, number + 1, 0, number
         )
-        self._queue.enqueue(identity, self.now, ttl_ms=ttl_ms)
+        self._queue.enqueue(arrival)
         self.settle()
-        return identity
+        return arrival.id
 
     @property
     def depth(self) -> int:

@@ -31,9 +31,6 @@ MAX_SUBJECT_BYTES = 64_000_000
 PIECE = 20_000
 """Answers and events that are handed over together: some 250 bytes each."""
 
-MAX_TTL_MS = 100 * 365 * 86_400_000
-"""Longer times to live would leave the range of timestamps."""
-
 
 class _Session(msgspec.Struct, array_like=True):
     """A consumer's session: it ends at ``until``; ``number`` is that of its last answer.
@@ -162,14 +159,7 @@ class Endpoint:
             record.topic, record.partition, record.offset, record.batch, record.subject, record.timestamp
         )
         self._subject_bytes += location.subject_bytes
-        self._queue.enqueue(
-            record.id,
-            record.timestamp,
-            ttl_ms=min(record.ttl_ms, MAX_TTL_MS),
-            eligible=record.eligible,
-            barrier=record.barrier,
-            room=self._subject_bytes <= MAX_SUBJECT_BYTES,
-        )
+        self._queue.enqueue(record, room=self._subject_bytes <= MAX_SUBJECT_BYTES)
 
     def _fail(self, record: Arrival | ConsumerReport, error: Exception) -> None:
         """Give up a message, or a report that is unreadable or fails: its output matches the state, and stays."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
-from ackstream.jobs.queues.records import Cause, Event, EventKind
+from ackstream.jobs.queues.records import Arrival, Cause, Event, EventKind
 from ackstream.jobs.queues.state import SEGMENT, Consumer, QueuedMessage, QueueState, Segments, choose
 from ackstream.protocol.dispositions import ExitReason, MessageDisposition
 from ackstream.protocol.queues import PREFETCH, Refusal, Settlement, UnboundReason
@@ -25,6 +25,9 @@ MAX_EARLY = 10_000
 UNREADABLE_MS = 300_000
 MAX_UNREADABLE = 10_000
 """How long a message that no bound consumer can read waits for one that can (a rolling deployment), and how many do."""
+
+MAX_TTL_MS = 100 * 365 * 86_400_000
+"""Longer times to live would leave the range of timestamps."""
 
 STEP_MS = 1_000
 """Messages in segments that expire are taken from there for so much time at once."""
@@ -56,31 +59,16 @@ class Queue:
 
     # -- messages and consumers ----------------------------------------------------------------------------------------
 
-    def enqueue(
-        self,
-        message: str,
-        now: int,
-        *,
-        ttl_ms: int = 0,
-        eligible: bool = True,
-        barrier: bool = False,
-        room: bool = True,
-    ) -> None:
-        """Add a message, unless it is in the queue already; a full queue gives it up.
-
-        :param ttl_ms: the message's own time to live
-        :param eligible: whether it may become a dead letter
-        :param barrier: it waits until all earlier messages have left, then goes to all consumers (A36)
-        :param room: whether the queue may hold one more message, apart from its depth
-        """
-        if self.find(message) is not None:
-            return
+    def enqueue(self, arrival: Arrival, *, room: bool = True) -> None:
+        """Add a message that is not in the queue; a full queue, or one without ``room`` for it, gives it up."""
+        message, now, own = arrival.id, arrival.timestamp, min(arrival.ttl_ms, MAX_TTL_MS)
         if self._early.pop(message, -1) >= now:
             self._notify(Event(self._rules.name, message, now, "left", outcome="settled", reason="settled-early"))
             return
-        ttls = [ttl for ttl in (ttl_ms if self._rules.respect_ttl else 0, self._rules.max_ttl) if ttl]
+        ttls = [ttl for ttl in (own if self._rules.respect_ttl else 0, self._rules.max_ttl) if ttl]
         self._order += 1
-        added = QueuedMessage(message, self._order, now + min(ttls) if ttls else None, eligible, barrier)
+        expires_at = now + min(ttls) if ttls else None
+        added = QueuedMessage(message, self._order, expires_at, arrival.eligible, arrival.barrier)
         self.messages[message] = added
         if not room or 0 < self._rules.max_depth < self.depth:
             self._give_up(added, Cause(now, "rejected"), "queue-full")

@@ -56,7 +56,12 @@ def message_id(topic: str, partition: int, offset: int) -> str:
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
-    """A message of the table ``messages``, identified in a queue by its Kafka coordinates."""
+    """A message of the table ``messages``, identified in a queue by its Kafka coordinates.
+
+    :ivar ttl_ms: its own time to live, if the queue respects those; 0: none
+    :ivar eligible: whether it may become a dead letter
+    :ivar barrier: it waits until all earlier messages have left, then goes to all consumers (A36)
+    """
 
     timestamp: int
     topic: str

@@ -90,7 +90,7 @@ class _System:
         for consumer, (held, backlog) in given.get("load", {}).items():
             self.queue.bind(consumer, 0, backlog=backlog, outcomes=OUTCOMES_ALL)
             for number in range(held):
-                self.queue.enqueue(f"{consumer}{number}", 0)
+                self.queue.put(f"{consumer}{number}", 0)
                 self.queue.deliver(f"{consumer}{number}", consumer, 0)
 
     def _bind(self, consumer: str) -> None:
@@ -206,7 +206,7 @@ class _System:
     def _enqueue(self, message: str) -> None:
         if message not in self._names:
             self._names[message] = None
-            self.queue.enqueue(message, self.now)
+            self.queue.put(message, self.now)
 
     def _deliver(self, message: str, consumer: str) -> None:
         self._enqueue(message)

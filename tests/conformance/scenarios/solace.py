@@ -134,7 +134,7 @@ class _Flow:
         if str(message) not in self._ids:
             self._ids[str(message)] = message
             ttl_ms = int(self._given.get("msg_ttl_s", 0) * SECOND)
-            self.queue.enqueue(str(message), self._now, ttl_ms=ttl_ms, eligible=self._given.get("dmq_eligible", True))
+            self.queue.put(str(message), self._now, ttl_ms=ttl_ms, eligible=self._given.get("dmq_eligible", True))
 
     def _bind(self) -> None:
         if CONSUMER not in self.queue.consumers:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.queues.queue import Queue
+from ackstream.jobs.queues.records import Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -12,6 +13,16 @@ if TYPE_CHECKING:
     from ackstream.jobs.queues.records import Event
     from ackstream.jobs.queues.state import QueuedMessage
     from ackstream.settings.jobs import QueueSettings
+
+
+class NamedArrival(Arrival, frozen=True):
+    """A message that a test has named."""
+
+    name: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.name
 
 
 class RecordingQueue(Queue):
@@ -24,6 +35,9 @@ class RecordingQueue(Queue):
     @property
     def exits(self) -> list[Event]:
         return [event for event in self.events if event.event == "left"]
+
+    def put(self, name: str, now: int, **options: Any) -> None:
+        self.enqueue(NamedArrival(now, "t", 0, 0, 0, name=name, **options))
 
     def dispatch(self, now: int) -> None:
         before = len(self.events)

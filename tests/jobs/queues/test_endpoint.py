@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackstream.jobs.queues.endpoint import MAX_TTL_MS, OLDEST_VERSION, PIECE, STATE_VERSION, Endpoint
-from ackstream.jobs.queues.queue import STEP_MS, UNREADABLE_MS, Queue
+from ackstream.jobs.queues.endpoint import OLDEST_VERSION, PIECE, STATE_VERSION, Endpoint
+from ackstream.jobs.queues.queue import MAX_TTL_MS, STEP_MS, UNREADABLE_MS, Queue
 from ackstream.jobs.queues.records import Arrival, ConsumerReport, answer_unknown
 from ackstream.jobs.queues.state import SEGMENT
 from ackstream.protocol import queues
@@ -102,6 +102,12 @@ def test_a_bind_is_answered_with_the_granted_backlog_then_messages_follow() -> N
         MessageDelivered("q", "A", 1, 3, "m-2-0", "m", 2, 0, 5, 1, "orders"),
     ]
     assert service.timeout == 12 + LOOK
+
+
+def test_the_same_message_twice_is_one() -> None:
+    service = Service(solace())
+    service.batch((10, 1), (11, 1))
+    assert service.told((12, 1), (13, _bind())) == [("A", "1", 1)]
 
 
 def test_a_backlog_that_no_state_could_hold_is_unreadable() -> None:
@@ -353,10 +359,10 @@ def test_a_record_that_was_too_large_to_be_read_is_given_back() -> None:
 def test_a_record_whose_processing_fails_is_given_back_and_the_batch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     enqueue, settle = Queue.enqueue, Queue.settle
 
-    def failing(own: Any, queue: Queue, message: str, *arguments: Any, **more: Any) -> Any:
-        if "m-3-0" in (message, *arguments):
+    def failing(own: Any, queue: Queue, *arguments: Any, **more: Any) -> Any:
+        if "m-3-0" in (getattr(arguments[0], "id", None), *arguments):
             raise KeyError("unforeseen")
-        return own(queue, message, *arguments, **more)
+        return own(queue, *arguments, **more)
 
     monkeypatch.setattr(Queue, "enqueue", _wrapped(failing, enqueue))
     monkeypatch.setattr(Queue, "settle", _wrapped(failing, settle))

@@ -27,7 +27,7 @@ SETTLEMENTS: tuple[Settlement, ...] = (*ALL, "working")
 def _queue(rules: QueueSettings, *messages: str, consumers: str = "A") -> RecordingQueue:
     queue = RecordingQueue(rules)
     for message in messages:
-        queue.enqueue(message, 0)
+        queue.put(message, 0)
     for consumer in consumers:
         queue.bind(consumer, 0, outcomes=ALL)
     return queue
@@ -64,7 +64,7 @@ def test_messages_of_a_lost_consumer_are_redelivered_in_order_and_marked() -> No
     _sent(queue)
     queue.settle("A", "2", "accepted", 1)
     queue.unbind("A", 2, "closed")
-    queue.enqueue("4", 3)
+    queue.put("4", 3)
     queue.bind("B", 3)
     again = queue.dispatched(4)
     assert [(delivery.message, delivery.count > 1) for delivery in again] == [("1", True), ("3", True), ("4", False)]
@@ -107,12 +107,6 @@ def test_only_the_first_consumer_of_an_exclusive_queue_has_messages() -> None:
     assert _sent(queue) == [("1", "A"), ("2", "A")]
     queue.unbind("A", 1, "closed")
     assert _sent(queue, 1) == [("1", "B"), ("2", "B")]
-
-
-def test_the_same_message_twice_is_one() -> None:
-    queue = _queue(solace(), "1")
-    queue.enqueue("1", 1)
-    assert _sent(queue) == [("1", "A")]
 
 
 # -- settlement
@@ -162,7 +156,7 @@ def test_a_rejected_message_leaves_at_once(dead_letters: bool, how: Any) -> None
 @pytest.mark.parametrize(("respect", "how"), [(True, "discarded"), (False, "dead-letter")])
 def test_a_message_that_wants_no_dead_letter_is_discarded_where_that_is_respected(respect: bool, how: Any) -> None:  # noqa: FBT001
     queue = _queue(solace(respect_eligible=respect))
-    queue.enqueue("1", 0, eligible=False)
+    queue.put("1", 0, eligible=False)
     _sent(queue)
     queue.settle("A", "1", "rejected", 1)
     assert [exit_.outcome for exit_ in queue.exits] == [how]
@@ -170,7 +164,7 @@ def test_a_message_that_wants_no_dead_letter_is_discarded_where_that_is_respecte
 
 def test_an_outcome_that_was_not_declared_has_no_effect_and_the_message_stays() -> None:
     queue = RecordingQueue(solace())
-    queue.enqueue("1", 0)
+    queue.put("1", 0)
     queue.bind("A", 0)
     _sent(queue)
     assert queue.settle("A", "1", "failed", 1) == "outcome-not-enabled"
@@ -231,7 +225,7 @@ def test_a_message_that_was_never_here_is_ignored() -> None:
 def test_an_early_settlement_is_remembered_for_a_day(arrives: int, leaves: bool) -> None:  # noqa: FBT001
     queue = _queue(amps())
     assert queue.settle("A", "m1", "accepted", 1) == "not-in-queue"
-    queue.enqueue("m1", arrives)
+    queue.put("m1", arrives)
     assert (_exits(queue) == [("m1", arrives, "settled", "settled-early", None)]) == leaves
     assert (_sent(queue, arrives) == []) == leaves
 
@@ -240,7 +234,7 @@ def test_an_early_settlement_is_remembered_for_a_day(arrives: int, leaves: bool)
 def test_an_early_settlement_that_does_not_accept_leaves_the_message_in_the_queue(outcome: Any) -> None:
     queue = _queue(amps())
     assert queue.settle("A", "m1", outcome, 1) == "not-in-queue"
-    queue.enqueue("m1", 2)
+    queue.put("m1", 2)
     assert _exits(queue) == []
     assert _sent(queue, 2) == [("m1", "A")]
 
@@ -282,7 +276,7 @@ def test_at_most_once_a_message_leaves_when_it_is_sent_and_settling_makes_room()
 )
 def test_a_message_lives_as_long_as_the_lesser_time(respect: bool, own: int, limit: int, leaves: int | None) -> None:  # noqa: FBT001
     queue = RecordingQueue(solace(respect_ttl=respect, max_ttl_ms=limit))
-    queue.enqueue("1", 100, ttl_ms=own)
+    queue.put("1", 100, ttl_ms=own)
     assert queue.deadline == (None if leaves is None else 100 + leaves)
     queue.advance(10_000)
     assert _exits(queue) == ([] if leaves is None else [("1", 100 + leaves, "dead-letter", "expired", None)])
@@ -312,9 +306,9 @@ def test_a_barrier_waits_for_all_earlier_messages_and_goes_to_every_consumer() -
     queue = RecordingQueue(amps(max_backlog=5))
     queue.bind("A", 0)
     queue.bind("B", 0)
-    queue.enqueue("1", 0)
-    queue.enqueue("barrier", 0, barrier=True)
-    queue.enqueue("2", 0)
+    queue.put("1", 0)
+    queue.put("barrier", 0, barrier=True)
+    queue.put("2", 0)
     assert _sent(queue) == [("1", "A")]
     queue.settle("A", "1", "accepted", 1)
     assert _sent(queue, 1) == [("barrier", "A"), ("barrier", "B"), ("2", "A")]
@@ -328,7 +322,7 @@ def test_a_barrier_of_an_at_most_once_queue_goes_to_every_consumer_and_leaves_on
     queue = RecordingQueue(amps(at_most_once=True))
     queue.bind("A", 0)
     queue.bind("B", 0)
-    queue.enqueue("barrier", 0, barrier=True)
+    queue.put("barrier", 0, barrier=True)
     assert _sent(queue) == [("barrier", "A"), ("barrier", "B")]
     assert _exits(queue) == [("barrier", 0, "settled", "sent", None)]
 
@@ -364,7 +358,7 @@ def test_a_message_has_one_holder_and_leaves_once_and_none_is_lost(rule: QueueSe
     for op, subject, consumer in taken:
         if op == "enqueue" and str(subject) not in queued:
             queued.add(str(subject))
-            queue.enqueue(str(subject), now)
+            queue.put(str(subject), now)
         elif op == "bind":
             queue.bind(subject, now, outcomes=ALL)
         elif op == "unbind":
@@ -394,7 +388,8 @@ def _take(queue: RecordingQueue, step: tuple[Any, Any, Any], now: int) -> list[A
     op, subject, consumer = step
     answer = None
     if op == "enqueue":
-        queue.enqueue(str(subject), now, barrier=subject == 5)
+        if str(subject) not in queue:
+            queue.put(str(subject), now, barrier=subject == 5)
     elif op == "bind":
         queue.bind(subject, now, outcomes=ALL)
     elif op == "unbind":
@@ -438,14 +433,14 @@ def test_only_the_newest_stray_settlements_are_remembered(monkeypatch: pytest.Mo
     for message in "123":
         assert queue.settle("A", message, "accepted", 1) == "not-in-queue"
     for message in "123":
-        queue.enqueue(message, 2)
+        queue.put(message, 2)
     assert [exit_.message for exit_ in queue.exits] == ["2", "3"]
 
 
 @pytest.mark.parametrize(("eligible", "how"), [(True, "dead-letter"), (False, "discarded")])
 def test_a_full_queue_gives_up_what_arrives(*, eligible: bool, how: str) -> None:
     queue = _queue(solace(max_depth=1), "1")
-    queue.enqueue("2", 7, eligible=eligible)
+    queue.put("2", 7, eligible=eligible)
     assert _exits(queue) == [("2", 7, how, "queue-full", None)]
     assert list(queue) == ["1"]
 
@@ -453,12 +448,12 @@ def test_a_full_queue_gives_up_what_arrives(*, eligible: bool, how: str) -> None
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_what_a_consumer_cannot_read_goes_to_another_and_never_to_it_again(exclusive: bool) -> None:  # noqa: FBT001
     queue = RecordingQueue(solace(exclusive=exclusive, max_redelivery=1))
-    queue.enqueue("1", 0)
+    queue.put("1", 0)
     queue.bind("A", 0)
     _sent(queue)
     queue.bind("B", 1)
     assert queue.settle("A", "1", "rejected", 1, unavailable=True) is None
-    queue.enqueue("2", 2)
+    queue.put("2", 2)
     assert _sent(queue, 2) == [("1", "B"), ("2", "A")]
     queue.unbind("B", 3, "lost")
     assert _sent(queue, 3) == _sent(queue, 2 + UNREADABLE_MS) == queue.exits == []
@@ -534,7 +529,7 @@ def test_only_so_many_wait_for_a_consumer_that_can_read_them(monkeypatch: pytest
 def _refused(**rules: Any) -> RecordingQueue:
     """Return a queue whose only consumer cannot read its only message."""
     queue = RecordingQueue(solace(**rules))
-    queue.enqueue("1", 0)
+    queue.put("1", 0)
     queue.bind("A", 0)
     _sent(queue)
     queue.settle("A", "1", "rejected", 1, unavailable=True)
@@ -547,7 +542,7 @@ def test_what_waits_for_a_consumer_that_can_read_it_holds_up_no_other(behind: in
     queue = _queue(solace(), *unreadable, consumers="")
     queue.bind("A", 0, backlog=1_000)
     _sent(queue)
-    queue.enqueue("last", 0)
+    queue.put("last", 0)
     queue.bind("B", 0)
     queue.consumers["B"].stopped = True
     for message in unreadable:
@@ -560,7 +555,7 @@ def test_what_waits_for_a_consumer_that_can_read_it_holds_up_no_other(behind: in
 
 def test_what_no_consumer_could_read_waits_while_none_is_bound() -> None:
     queue = RecordingQueue(solace())
-    queue.enqueue("1", 0)
+    queue.put("1", 0)
     queue.bind("A", 0)
     _sent(queue)
     queue.settle("A", "1", "rejected", 1, unavailable=True)
