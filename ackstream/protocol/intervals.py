@@ -129,13 +129,6 @@ class Intervals:
         """Return the number of runs."""
         return len(self._firsts)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Intervals):
-            return NotImplemented
-        return (self.start, self._firsts, self._lasts) == (other.start, other._firsts, other._lasts)
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
-
     def __repr__(self) -> str:
         return f"Intervals({list(self)}, start={self.start})"
 

@@ -28,7 +28,7 @@ def test_it_is_a_set_of_numbers_whatever_the_order_and_overlap(start: int, added
     assert all(number in held for number in model)
     assert [number in held for number in range(start, 80)] == [number in model for number in range(start, 80)]
     assert start - 1 in held
-    assert held == Intervals(reversed(added), start=start)
+    assert list(held) == list(Intervals(reversed(added), start=start))
 
 
 @given(starts, st.lists(intervals))
@@ -78,7 +78,7 @@ def test_the_cap_refuses_what_opens_one_hole_too_many_and_changes_nothing(
         free.add(*interval)
         if free.holes <= cap:
             held.add(*interval)
-            assert held == free
+            assert list(held) == list(free)
         else:
             with pytest.raises(TooManyHolesError):
                 held.add(*interval)
@@ -135,17 +135,11 @@ def test_ten_thousand_holes_are_filled_from_the_top_and_from_the_bottom() -> Non
     assert list(held) == [(1, 19_999)]
 
 
-def test_it_equals_no_other_thing() -> None:
-    assert Intervals([(1, 1)]) != [(1, 1)]
-    with pytest.raises(TypeError):
-        hash(Intervals())
-
-
 @given(starts, st.lists(intervals))
 def test_it_is_rebuilt_from_its_dump(start: int, added: list[Interval]) -> None:
     held = Intervals(added, start=start, max_holes=99)
     again = Intervals.load(held.dump(), start=start, max_holes=99)
-    assert again == held
+    assert (again.start, list(again)) == (held.start, list(held))
     assert again.max_holes == 99
     assert all(step >= 0 for step in held.dump())
 

@@ -38,7 +38,7 @@ class AckBatches:
         self._size = min(size, MAX_BATCH)
         self._timeout_ms = timeout_ms
         self._waiting: list[str] = []
-        self._since: int | None = None
+        self.deadline: int | None = None
 
     def grant(self, backlog: int) -> None:
         """Reduce the size to the granted backlog (0: any number): a larger batch would never be full."""
@@ -50,18 +50,14 @@ class AckBatches:
         if outcome != "accepted":
             return [SettleMessages(*self._identity, (message,), outcome)]
         self._waiting.append(message)
-        self._since = now if self._since is None else self._since
+        self.deadline = now + self._timeout_ms if self.deadline is None else self.deadline
         return self.flush() if len(self._waiting) >= self._size else []
-
-    @property
-    def deadline(self) -> int | None:
-        return None if self._since is None else self._since + self._timeout_ms
 
     def due(self, now: int) -> list[SettleMessages]:
         return self.flush() if self.deadline is not None and now >= self.deadline else []
 
     def flush(self) -> list[SettleMessages]:
-        messages, self._waiting, self._since = tuple(self._waiting), [], None
+        messages, self._waiting, self.deadline = tuple(self._waiting), [], None
         return [SettleMessages(*self._identity, messages)] if messages else []
 
 
