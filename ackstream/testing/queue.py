@@ -11,7 +11,7 @@ from ackstream.client.core.lifetime import Lifetime
 from ackstream.client.core.messages import Message
 from ackstream.client.options import MAX_BATCH, QueueOptions
 from ackstream.client.queues.queue_consumer import QueueConsumer
-from ackstream.client.queues.queued_messages import AckMode, QueueMessage, outcomes_of, settled_already
+from ackstream.client.queues.queued_messages import AckMode, QueueMessage, Settle, outcomes_of, settled_already
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.queues.queue import Queue
@@ -176,7 +176,7 @@ class _QueueLinkInMemory:
         links: dict[str, _QueueLinkInMemory],
         options: QueueOptions,
         _life: Lifetime,
-        settle: Callable[[QueueMessage, SampleOutcome], None],
+        settle: Settle,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.stopped = threading.Event()
@@ -200,8 +200,7 @@ class _QueueLinkInMemory:
             event.count, content.topic,
         )  # fmt: skip
         self.counts["received"] += 1
-        message = QueueMessage.of(content, delivery, self._settle, lambda _delivery: None, self._work_on)
-        self._ready[message.id] = message
+        self._ready[event.message] = QueueMessage.of(content, delivery, self._settle, self)
 
     def take_back(self, message: str) -> None:
         self.counts["expired"] += self._ready.pop(message, None) is not None
@@ -231,7 +230,10 @@ class _QueueLinkInMemory:
                 f"The consumer {self._name} is no longer bound; the queue delivers the message again."
             )
 
-    def _work_on(self, delivery: MessageDelivered) -> None:
+    def lease_left(self, _delivery: MessageDelivered) -> None:
+        """Return no time: none passes while the application works."""
+
+    def work_on(self, delivery: MessageDelivered) -> None:
         self._check_bound()
         if delivery.number in self._settled:
             raise settled_already(delivery)

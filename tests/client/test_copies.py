@@ -30,6 +30,9 @@ class Client:
     def acknowledge_sample(self, *_: Any) -> None:
         self.calls.append("acknowledged")
 
+    def work_on(self, *_: Any) -> None:
+        self.calls.append("works")
+
     def discard(self, *_: Any) -> None:
         self.calls.append("discarded")
 
@@ -43,7 +46,7 @@ def sample(client: Any) -> tuple[Any, Any]:
 
 
 def queued(client: Any) -> tuple[Any, Any]:
-    message = QueueMessage.of(Sample(*CONTENT, 3, 0, 7), DELIVERY, client, client, client)
+    message = QueueMessage.of(Sample(*CONTENT, 3, 0, 7), DELIVERY, client, client)
     return message, QueueMessage.settle
 
 

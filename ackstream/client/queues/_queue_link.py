@@ -19,7 +19,7 @@ from ackstream.client.core.lifetime import Lasting, Lifetime, call_handler
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.options import QueueOptions
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
-from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, outcomes_of
+from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, Settle, outcomes_of
 from ackstream.errors import NotConnectedError
 from ackstream.kafka.clients import Failures, may_pass, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
@@ -44,13 +44,7 @@ class QueueLink:
     its last message. ``changed``: the session or the ready messages; after ``stopped`` no message is handed out.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        options: QueueOptions,
-        life: Lifetime,
-        settle: Callable[[QueueMessage, SampleOutcome], None],
-    ) -> None:
+    def __init__(self, connection: Connection, options: QueueOptions, life: Lifetime, settle: Settle) -> None:
         """Connect; nothing is sent before :meth:`start`."""
         self.counts: Counter[str] = Counter()
         self.changed = threading.Condition()
@@ -128,6 +122,9 @@ class QueueLink:
         with self.changed:
             self._send(self._session.settle(delivery, outcome, monotonic_ms()))
 
+    def lease_left(self, delivery: MessageDelivered) -> int | None:
+        return self._session.lease_left(delivery, monotonic_ms())
+
     def work_on(self, delivery: MessageDelivered) -> None:
         with self.changed:
             self._send(self._session.working(delivery, monotonic_ms()))
@@ -159,9 +156,6 @@ class QueueLink:
         while self._ready and self._has_expired(self._ready[0].delivery):
             self._pop_ready()
         return bool(self._ready)
-
-    def _lease_left(self, delivery: MessageDelivered) -> int | None:
-        return self._session.lease_left(delivery, monotonic_ms())
 
     def _has_expired(self, delivery: MessageDelivered) -> bool:
         expired = self._session.expire(delivery, monotonic_ms())
@@ -291,7 +285,7 @@ class QueueLink:
         with self.changed:
             for one in deliveries:
                 if (content := contents.get(one.message)) is not None:
-                    message = QueueMessage.of(content, one, self._settle, self._lease_left, self.work_on)
+                    message = QueueMessage.of(content, one, self._settle, self)
                     self._ready.append(message)
                     self._ready_bytes += message.size
                 elif one.partition in self._fetcher.offline:

@@ -21,6 +21,8 @@ from ackstream.protocol.readers import SampleOutcome
 from ackstream.protocol.record_headers import FOR_QUEUE
 from ackstream.settings import Lake
 
+Settle: TypeAlias = Callable[[MessageDelivered, SampleOutcome], None]
+
 
 @dataclass(frozen=True, eq=False)
 class QueueMessage(Message):
@@ -34,26 +36,17 @@ class QueueMessage(Message):
 
     seq: int
     delivery: MessageDelivered
-    _settle: Callable[[QueueMessage, SampleOutcome], None] = field(repr=False)
-    _lease_left: Callable[[MessageDelivered], int | None] = field(repr=False)
-    _working: Callable[[MessageDelivered], None] = field(repr=False)
+    _settle: Settle = field(repr=False)
+    _link: Any = field(repr=False)
 
     @classmethod
-    def of(
-        cls,
-        content: Sample,
-        delivery: MessageDelivered,
-        settle: Callable[[QueueMessage, SampleOutcome], None],
-        lease_left: Callable[[MessageDelivered], int | None],
-        working: Callable[[MessageDelivered], None],
-    ) -> QueueMessage:
-        """Return the delivery of a message that was fetched."""
+    def of(cls, content: Sample, delivery: MessageDelivered, settle: Settle, link: Any) -> QueueMessage:
+        """Return the delivery of a message that was fetched; ``link``: the ``QueueLink`` of its consumer."""
         message = {each.name: getattr(content, each.name) for each in fields(Message)}
         if FOR_QUEUE in content.headers:
             # a copy that the application publishes is for all
             message["headers"] = {name: value for name, value in content.headers.items() if name != FOR_QUEUE}
-        calls: Any = {"_settle": settle, "_lease_left": lease_left, "_working": working}
-        return cls(**message, **calls, seq=content.seq, delivery=delivery)
+        return cls(**message, seq=content.seq, delivery=delivery, _settle=settle, _link=link)
 
     @property
     def id(self) -> str:
@@ -73,7 +66,7 @@ class QueueMessage(Message):
     @property
     def lease_left(self) -> float | None:
         """Seconds until the queue may give it to another consumer; ``None``: as long as the session lasts."""
-        left = self._lease_left(self.delivery)
+        left = self._link.lease_left(self.delivery)
         return None if left is None else left / 1000
 
     def settle(self, outcome: SampleOutcome = "accepted") -> None:
@@ -82,7 +75,7 @@ class QueueMessage(Message):
         :raises OutcomeNotEnabledError: the consumer did not declare the outcome; it keeps the message
         :raises NotConnectedError: the session in which it was delivered is over; it is redelivered, here or elsewhere
         """
-        self._settle(self, outcome)
+        self._settle(self.delivery, outcome)
 
     def working(self) -> None:
         """Report that the work goes on: the lease begins anew, up to ``max_lease`` of the queue since the handing out.
@@ -93,7 +86,7 @@ class QueueMessage(Message):
         :raises PreconditionNotMetError: the message is settled, or was delivered again
         :raises NotConnectedError: as of :meth:`settle`
         """
-        self._working(self.delivery)
+        self._link.work_on(self.delivery)
 
 
 def settled_already(delivery: MessageDelivered) -> PreconditionNotMetError:
@@ -142,11 +135,9 @@ def outcomes_of(mode: AckMode, outcomes: Iterable[SampleOutcome]) -> tuple[Sampl
 
 def after_handler(mode: AckMode, *, raised: bool) -> SampleOutcome | None:
     """Return how the library settles a message when its handler has ended; ``None`` if it does not."""
-    if mode == "client":
+    if mode == "client" or (raised and mode == "auto"):
         return None
-    if not raised:
-        return "accepted"
-    return "failed" if mode == "auto-cancel" else None
+    return "failed" if raised else "accepted"
 
 
 def takes_call(mode: AckMode, outcome: SampleOutcome) -> bool:

@@ -191,7 +191,7 @@ def test_the_application_does_not_get_the_headers_of_the_service() -> None:
 def test_a_redriven_message_can_be_published_again_with_its_headers() -> None:
     (sample,) = _fetcher(Consumer([3])).fetch([_delivered(3)]).values()
     sample = replace(sample, headers={**sample.headers, "for-queue": b"q", "redriven-from": b"q/m-0-3"})
-    message = QueueMessage.of(sample, _delivered(3), lambda *_: None, lambda _: None, lambda _: None)
+    message = QueueMessage.of(sample, _delivered(3), lambda *_: None, None)
     assert message.headers == {"colour": b"blue", "redriven-from": b"q/m-0-3"}
 
 
