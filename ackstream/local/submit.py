@@ -25,7 +25,8 @@ from ackstream.local import jars, machine
 from ackstream.local.machine import java_text, locked, write_file
 from ackstream.settings import Settings
 from ackstream.settings.base import ENV_PREFIX
-from ackstream.settings.loading import DEFAULT_FILE, settings_file
+from ackstream.settings.jobs import Spark
+from ackstream.settings.loading import DEFAULT_FILE, Local, settings_file
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For a local master: the machine's name may not resolve, and a laptop's address may change while it moves."""
@@ -258,22 +259,15 @@ def archive_classes() -> bool:
     with lock, tempfile.TemporaryDirectory(dir=found.parent) as directory:
         if found.is_file():
             return True
-        part, fetched = Path(directory) / found.name, jars.resolve("spark")
+        part = Path(directory) / found.name
         conf = {
-            **own_entries(Settings(), fetched),
             JAVA_OPTIONS: f"-XX:ArchiveClassesAtExit={part} {QUIET}",
             "spark.local.dir": directory,
             "spark.sql.warehouse.dir": f"{directory}/warehouse",
         }
-        command = [
-            str(machine.spark_home() / "bin" / "spark-submit"),
-            *("--master", "local[2]", "--driver-memory", "1g"),
-            *("--properties-file", str(machine.conf("spark-defaults.conf"))),
-            *("--jars", ",".join(map(str, fetched))),
-            *(text for key, value in conf.items() for text in ("--conf", f"{key}={value}")),
-            str(machine.installation_root() / "jobs" / "class_data" / "__main__.py"),
-            directory,
-        ]
+        settings = Settings(spark=Spark(driver_memory="1g", conf=conf), local=Local(data=Path(directory)))
+        script = machine.installation_root() / "jobs" / "class_data" / "__main__.py"
+        command = submit_command(settings, "class-data", directory, script=script)
         with suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(  # noqa: S603 - PySpark's own program, no shell
                 command, env=submit_environment(), capture_output=True, timeout=ARCHIVE_SECONDS, check=False

@@ -58,8 +58,8 @@ def test_of_several_processes_one_writes_the_archive(tmp_path: Path, monkeypatch
     program.write_text(
         "#!/bin/sh\n"
         f"echo started >> {tmp_path}/log\n"
-        'for word in "$@"; do\n'
-        'case $word in *ArchiveClassesAtExit=*) part=${word##*Exit=}; touch "${part%% *}";; esac; done\n'
+        'while [ "$1" != --properties-file ]; do shift; done\n'
+        r"""touch "$(sed -n 's/.*ArchiveClassesAtExit\\u003d\([^\\]*\).*/\1/p' "$2")" """
     )
     program.chmod(0o700)
     monkeypatch.setattr(machine, "spark_home", lambda: tmp_path)
