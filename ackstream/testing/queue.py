@@ -6,17 +6,18 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
-from ackstream.client.core.lifetime import Lifetime
+from ackstream.client.core.lifetime import Lifetime, call_handler
 from ackstream.client.core.messages import Message
-from ackstream.client.options import MAX_BATCH, QueueOptions
+from ackstream.client.options import QueueOptions
+from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queue_consumer import QueueConsumer
-from ackstream.client.queues.queued_messages import AckMode, QueueMessage, Settle, outcomes_of, settled_already
+from ackstream.client.queues.queued_messages import FlowQos, QueueMessage, Settle, outcomes_of
 from ackstream.client.reading.samples import Sample
-from ackstream.errors import NotConnectedError, OutcomeNotEnabledError
 from ackstream.jobs.queues.queue import Queue
 from ackstream.jobs.queues.records import Arrival, Event
-from ackstream.protocol.queues import MessageDelivered
+from ackstream.protocol.queues import Bind, Bound, MessageDelivered, NotSettled, QueueAnswer, SettleMessages
 from ackstream.protocol.readers import SampleOutcome
 from ackstream.settings.jobs import QueueSettings
 from ackstream.testing.memory import VirtualConnection, VirtualTime
@@ -52,32 +53,12 @@ class QueueSystem(VirtualTime):
         self._delivered: Counter[str] = Counter()
         self._returned: list[str] = []
 
-    def consumer(
-        self,
-        *,
-        name: str,
-        handler: Callable[[QueueMessage], object] | None = None,
-        batch_handler: Callable[[list[QueueMessage]], object] | None = None,
-        max_batch: int = MAX_BATCH,
-        mode: AckMode = "client",
-        backlog: int | None = None,
-        outcomes: Iterable[SampleOutcome] = (),
-    ) -> QueueConsumer:
+    def consumer(self, *, name: str, **options: Any) -> QueueConsumer:
         """Return a consumer of the queue; a second one of the same name takes the messages of the first.
 
-        Parameters are those of ``QueueConsumer``; ``receive`` does not wait: it returns ``None`` if there is nothing.
+        The options are those of ``QueueConsumer``; ``receive`` does not wait: it returns ``None`` if there is nothing.
         """
-        made = QueueConsumer(
-            self._connection,
-            queue=self.settings.name,
-            name=name,
-            handler=handler,
-            batch_handler=batch_handler,
-            max_batch=max_batch,
-            mode=mode,
-            backlog=backlog,
-            outcomes=outcomes,
-        )
+        made = QueueConsumer(self._connection, queue=self.settings.name, name=name, **options)
         self.settle()
         return made
 
@@ -165,9 +146,7 @@ class QueueSystem(VirtualTime):
 
 
 class _QueueLinkInMemory:
-    """Stands for the ``QueueLink`` of a consumer, whose parameters it has."""
-
-    bound = None
+    """Stands for the ``QueueLink`` of a consumer, whose parameters it has: the session is that of the SDK."""
 
     def __init__(
         self,
@@ -181,67 +160,71 @@ class _QueueLinkInMemory:
         self.counts: Counter[str] = Counter()
         self.stopped = threading.Event()
         self._system, self._queue, self._links = system, queue, links
-        self._options, self._settle = options, settle
-        self._name, self._outcomes = options.name, outcomes_of(options.mode, options.outcomes)
+        self._options, self._settle, self._name = options, settle, options.name
+        outcomes = outcomes_of(options.mode, options.outcomes)
+        self._bind = Bind(options.queue, options.name, 0, options.backlog, outcomes)
+        self._session = QueueSession(self._bind, AckBatches(self._bind), self.counts, FlowQos())
         self._ready: dict[str, QueueMessage] = {}
-        self._settled: set[int] = set()
-        self._halted = False
+        # of the answers of the queue
+        self._number = 0
+
+    @property
+    def bound(self) -> Bound | None:
+        return self._session.bound
 
     def start(self, _timeout: float) -> None:
         # the messages of an earlier consumer of the name come here
         if (replaced := self._links.pop(self._name, None)) is not None:
-            replaced.stop()
+            replaced.close()
         self._links[self._name] = self
-        self._queue.bind(self._name, self._system.now, backlog=self._options.backlog, outcomes=self._outcomes)
+        self._queue.bind(self._name, self._system.now, backlog=self._bind.backlog, outcomes=self._bind.outcomes)
+        rules, granted = self._system.settings, self._queue.consumers[self._name].backlog
+        # no session ends because its consumer is silent
+        self._receive(Bound, granted, rules.lease, 0, rules.max_lease)
+
+    def _receive(self, answer: Callable[..., QueueAnswer], *content: Any) -> Any:
+        self._number += 1
+        received = answer(self._bind.queue, self._name, 0, self._number, *content)
+        self._session.receive(received, self._system.now)
+        self._session.report(self._system.now)
+        return received
 
     def deliver(self, event: Event, content: Sample) -> None:
-        delivery = MessageDelivered(
-            event.queue, self._name, 0, len(self._system.events), event.message, "messages", 0, content.offset, 0,
-            event.count, content.topic,
-        )  # fmt: skip
-        self.counts["received"] += 1
+        place = "messages", 0, content.offset, 0
+        delivery = self._receive(MessageDelivered, event.message, *place, event.count, content.topic)
         self._ready[event.message] = QueueMessage.of(content, delivery, self._settle, self)
 
     def take_back(self, message: str) -> None:
         self.counts["expired"] += self._ready.pop(message, None) is not None
 
     def next(self, _timeout: float | None) -> QueueMessage | None:
-        if not self._ready or self._halted or self.stopped.is_set():
+        if not self._ready or self._session.stopped or self.stopped.is_set():
             return None
         message = self._ready.pop(next(iter(self._ready)))
         self._queue.hand_out(self._name, message.id, self._system.now)
+        self._session.hand_out(message.delivery, self._system.now)
+        self._session.report(self._system.now)
         return message
 
     def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
-        self._check_bound()
-        if outcome not in ("accepted", *self._outcomes):
-            raise OutcomeNotEnabledError(f"The consumer {self._name} did not declare the outcome {outcome}.")
-        if delivery.number in self._settled:
-            # a message that is settled a second time may be with a consumer again, perhaps this one
-            return
-        self._settled.add(delivery.number)
-        refusal = self._queue.settle(self._name, delivery.message, outcome, self._system.now)
-        self._system.settle()
-        self.counts[outcome if refusal is None else "refused"] += 1
+        self._send(self._session.settle(delivery, outcome, self._system.now))
 
-    def _check_bound(self) -> None:
-        if self.stopped.is_set():
-            raise NotConnectedError(
-                f"The consumer {self._name} is no longer bound; the queue delivers the message again."
-            )
-
-    def lease_left(self, _delivery: MessageDelivered) -> None:
-        """Return no time: none passes while the application works."""
+    def lease_left(self, delivery: MessageDelivered) -> int | None:
+        return self._session.lease_left(delivery, self._system.now)
 
     def work_on(self, delivery: MessageDelivered) -> None:
-        self._check_bound()
-        if delivery.number in self._settled:
-            raise settled_already(delivery)
-        refusal = self._queue.settle(self._name, delivery.message, "working", self._system.now)
-        self.counts["refused"] += refusal is not None
+        self._send(self._session.working(delivery, self._system.now))
+
+    def _send(self, records: Iterable[SettleMessages]) -> None:
+        for record in records:
+            (message,) = record.messages
+            refusal = self._queue.settle(self._name, message, record.outcome, self._system.now)
+            if refusal is not None:
+                call_handler(self._options.on_refused, self._receive(NotSettled, message, record.outcome, refusal))
+            self._system.settle()
 
     def halt(self, *, halted: bool) -> None:
-        self._halted = halted
+        self._session.stopped = halted
         if self._links.get(self._name) is self:
             self._queue.consumers[self._name].stopped = halted
         self._system.settle()
@@ -251,6 +234,8 @@ class _QueueLinkInMemory:
         self._ready.clear()
 
     def close(self) -> None:
+        self.stop()
+        list(self._session.end())
         # unless another consumer has taken its name
         if self._links.get(self._name) is self:
             del self._links[self._name]

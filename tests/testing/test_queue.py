@@ -48,6 +48,33 @@ def test_a_second_settlement_does_not_settle_the_next_delivery_of_the_message() 
     assert (again.id, again.count, system.depth) == (identity, 2, 1)
 
 
+def test_a_consumer_knows_its_backlog_and_its_lease_and_a_message_how_much_of_it_is_left() -> None:
+    system = _system(lease="10s", max_backlog=3)
+    consumer = system.consumer(name="a", backlog=5)
+    assert (consumer.backlog, consumer.lease) == (3, 10.0)
+    system.publish(b"v")
+    system.advance(2)
+    message = next(iter(consumer))
+    system.advance(4)
+    assert message.lease_left == 6.0
+    system.advance(4)
+    assert message.lease_left == 2.0
+
+
+def test_a_settlement_that_comes_too_late_is_reported() -> None:
+    refused: list[tuple[str, str]] = []
+    system = _system(lease="10s")
+    consumer = system.consumer(name="a", on_refused=lambda refusal: refused.append((refusal.message, refusal.reason)))
+    identity = system.publish(b"v")
+    message = next(iter(consumer))
+    consumer.stop()
+    system.consumer(name="b")
+    system.advance(10)
+    message.settle()
+    assert refused == [(identity, "held-by-another")]
+    assert consumer.statistics.refused == 1
+
+
 def test_work_that_goes_on_keeps_a_message_up_to_the_limit_of_the_queue() -> None:
     system = _system(lease="10s", max_lease="25s")
     consumer = system.consumer(name="a")

@@ -9,8 +9,8 @@ from math import inf
 import msgspec
 
 from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Session
-from ackstream.client.queues.queued_messages import FlowQos, settled_already
-from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError
+from ackstream.client.queues.queued_messages import FlowQos
+from ackstream.errors import InconsistentQosError, NotConnectedError, OutcomeNotEnabledError, PreconditionNotMetError
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
 from ackstream.protocol.readers import SampleOutcome
@@ -160,7 +160,10 @@ class QueueSession:
         """Begin the lease of a delivery anew; return the records to send: at most one each third of a lease."""
         self._check_session(delivery)
         if self.held.get(delivery.message) is not delivery:
-            raise settled_already(delivery)
+            raise PreconditionNotMetError(
+                f"Delivery {delivery.count} of message {delivery.message} is settled, or its lease has ended: end the"
+                " work."
+            )
         since, last = self._worked.get(delivery.message, (now_ms, now_ms))
         if self.bound is None or not self.bound.lease_ms or now_ms - last < self.bound.lease_ms / ALIVE_PER_LEASE:
             return []

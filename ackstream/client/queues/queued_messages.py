@@ -14,7 +14,7 @@ from ackstream.client.core.connection import Connection
 from ackstream.client.core.messages import Message
 from ackstream.client.reading import samples
 from ackstream.client.reading.samples import Sample
-from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError, PreconditionNotMetError
+from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
 from ackstream.kafka.reader import Place, TopicReader
 from ackstream.protocol.queues import MessageDelivered
 from ackstream.protocol.readers import SampleOutcome
@@ -87,13 +87,6 @@ class QueueMessage(Message):
         :raises NotConnectedError: as of :meth:`settle`
         """
         self._link.work_on(self.delivery)
-
-
-def settled_already(delivery: MessageDelivered) -> PreconditionNotMetError:
-    """Return the error of work that goes on although its message is settled."""
-    return PreconditionNotMetError(
-        f"Delivery {delivery.count} of message {delivery.message} is settled, or its lease has ended: end the work."
-    )
 
 
 AckMode: TypeAlias = Literal["client", "auto", "auto-cancel"]
