@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from ackstream.protocol.json import reader
-from ackstream.protocol.readers import SampleOutcome
+from ackstream.protocol.readers import Name, SampleOutcome
 
 TYPES = ("queue_bind", "queue_alive", "queue_unbind", "queue_settle")
 """Values of ``type`` on ``app-acks`` that are addressed to queues."""
@@ -33,8 +33,6 @@ MAX_BACKLOG = 2**31 - 1
 PREFETCH = 255
 """How many messages a consumer that names no backlog holds at most, as a flow of Solace does by default."""
 
-MAX_NAME = 255
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 MessageId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300)]
 """A topic of Kafka has at most 249 characters; partition and offset follow."""
 
@@ -75,10 +73,7 @@ class Alive(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="que
 
 
 class Unbind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_unbind"):
-    """Ends a session; its messages are delivered to others.
-
-    :ivar handed_out: as of :class:`Alive`
-    """
+    """Ends a session; its messages are delivered to others. ``handed_out`` is as of :class:`Alive`."""
 
     handed_out: int = 0
 

@@ -24,8 +24,9 @@ AutoReason: TypeAlias = Literal["filtered", "replaced"]
 SampleOutcome: TypeAlias = Literal["accepted", "failed", "rejected"]
 """How a consumer settles a message: done, try again, or never again (AMPS: ack, cancel, expire)."""
 
-Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-"""A reader, a writer or a role; short enough for a record key that has other parts too (255: R19)."""
+MAX_NAME = 255
+Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
+"""A reader, a writer, a role, a queue or a consumer; short enough for a record key with other parts (255: R19)."""
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """The number of a sample, an epoch or an AppAck; 64 bits, as in the tables."""

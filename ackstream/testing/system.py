@@ -79,15 +79,6 @@ def for_correlate(record: TopicRecord, limits: Correlate) -> Record | None:
     return Record(*place, hash_of(identity), known, record.key, value, size, headers, topic)
 
 
-def for_twin(record: TopicRecord) -> SignalRecord:
-    """Return a record as the twin's source gives it to its fold."""
-    headers = {name: value for name, value in record.headers if value}
-    own = headers.get(record_headers.CORRELATION_ID)
-    text = None if own is None else own.decode("utf-8", "replace")
-    chosen = headers.get(record_headers.REPLY_TO) or headers.get(record_headers.SPRING_REPLY_TOPIC)
-    return SignalRecord(record.timestamp, record.partition, record.offset, text, record.value, chosen)
-
-
 def headers_of(emission: Emission) -> list[tuple[str, bytes]]:
     """Return the record headers of an emission of correlate, in the order of its sink."""
     if emission.reply_id is None:
@@ -264,7 +255,12 @@ class RequestSystem(MemorySystem):
 
     def _fold(self, record: TopicRecord) -> None:
         """Give a signal to the twin; store its answers, its events and the acknowledgements of its index."""
-        for result in fold([for_twin(record)], self.things, self.settings):
+        headers = {name: value for name, value in record.headers if value}
+        own = headers.get(CORRELATION_ID)
+        text = None if own is None else own.decode("utf-8", "replace")
+        chosen = headers.get(record_headers.REPLY_TO) or headers.get(record_headers.SPRING_REPLY_TOPIC)
+        signal = SignalRecord(record.timestamp, record.partition, record.offset, text, record.value, chosen)
+        for result in fold([signal], self.things, self.settings):
             indexed = [
                 search_persisted(
                     row.thing_id,
@@ -276,5 +272,5 @@ class RequestSystem(MemorySystem):
                 if row.search_persisted
             ]
             for message in (*result.messages, *indexed):
-                headers = [(name, text.encode()) for name, text in message.headers]
-                self.append(message.topic, message.value, message.key.encode(), headers)
+                written = [(name, value.encode()) for name, value in message.headers]
+                self.append(message.topic, message.value, message.key.encode(), written)

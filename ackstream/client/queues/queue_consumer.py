@@ -17,8 +17,8 @@ from ackstream.client.queues._queue_link import QueueLink
 from ackstream.client.queues.queued_messages import AckMode, QueueMessage, after_handler, takes_call
 from ackstream.client.reading.samples import check_lake
 from ackstream.errors import InconsistentQosError, NotConnectedError
-from ackstream.protocol.queues import MAX_BACKLOG, MAX_NAME, MessageDelivered
-from ackstream.protocol.readers import SampleOutcome
+from ackstream.protocol.queues import MAX_BACKLOG, MessageDelivered
+from ackstream.protocol.readers import MAX_NAME, SampleOutcome
 
 log = logging.getLogger(__name__)
 

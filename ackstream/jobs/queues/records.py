@@ -13,7 +13,6 @@ from ackstream.protocol.queues import QueueAnswer, QueueRequest, Settlement, Unb
 NAME = "queues"
 """The name of the job."""
 
-ReturnReason: TypeAlias = Settlement | UnboundReason | Literal["lease", "unavailable"]
 EventKind: TypeAlias = Literal["delivered", "returned", "refused", "left"]
 
 
@@ -46,7 +45,7 @@ class Cause(NamedTuple):
     """Why messages are returned: ``consumer`` is the one that settled, if a settlement is the reason."""
 
     at: int
-    reason: ReturnReason
+    reason: Settlement | UnboundReason | Literal["lease", "unavailable"]
     consumer: str | None = None
 
 
