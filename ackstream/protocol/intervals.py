@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from operator import sub
 from typing import TypeAlias
 
 Interval: TypeAlias = tuple[int, int]
@@ -104,21 +106,15 @@ class Intervals:
 
     def dump(self) -> list[int]:
         """Return small numbers to rebuild the set from: for each run its distance from the last one, and its span."""
-        steps, position = [], self.start
-        for first, last in self:
-            steps += [first - position, last - first]
-            position = last
-        return steps
+        bounds = [self.start, *chain.from_iterable(self)]
+        return list(map(sub, bounds[1:], bounds))
 
     @classmethod
     def load(cls, steps: Sequence[int], *, start: int = 1, max_holes: int | None = None) -> Intervals:
         """Rebuild a set from the result of :meth:`dump`."""
         held = cls(start=start, max_holes=max_holes)
-        position = start
-        for gap, length in zip(steps[::2], steps[1::2], strict=True):
-            first, position = position + gap, position + gap + length
-            held._firsts.append(first)
-            held._lasts.append(position)
+        _, *bounds = accumulate(steps, initial=start)
+        held._firsts, held._lasts = bounds[::2], bounds[1::2]
         return held
 
     def __iter__(self) -> Iterator[Interval]:
