@@ -248,17 +248,14 @@ class Endpoint:
                 self._queue.hand_out(record.consumer, message, self._now)
 
     def _settle(self, record: queues.SettleMessages, session: _Session | None) -> None:
+        consumer, outcome = record.consumer, record.outcome
         for message in record.messages:
-            refusal = self._queue.settle(
-                record.consumer, message, record.outcome, self._now, unavailable=record.unavailable
-            )
+            refusal = self._queue.settle(consumer, message, outcome, self._now, unavailable=record.unavailable)
             if refusal is not None:
-                consumer, outcome = record.consumer, record.outcome
                 self._record(Event(self._name, message, self._now, "refused", consumer, 0, outcome, refusal))
                 number = 0 if session is None else self._number(session)
-                self.answers.append(
-                    queues.NotSettled(self._name, consumer, record.session, number, message, outcome, refusal)
-                )
+                answer = (self._name, consumer, record.session, number, message, outcome, refusal)
+                self.answers.append(queues.NotSettled(*answer))
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
