@@ -7,7 +7,7 @@ Not supported: several partitions, lost brokers and jobs, leases of labels, ``co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from hashlib import blake2b
 from math import ceil
@@ -16,10 +16,8 @@ from zlib import crc32
 
 import msgspec
 
-from ackstream.client.parties.answers import Answer
 from ackstream.client.parties.receivers import Responder, Subscriber
-from ackstream.client.parties.signals import Delivered, record_correlation_id
-from ackstream.client.requests.replies import Reply
+from ackstream.client.parties.signals import record_correlation_id
 from ackstream.client.requests.requester import Requester
 from ackstream.errors import BadParameterError
 from ackstream.jobs.correlate.records import Emission, Writer
@@ -33,10 +31,8 @@ from ackstream.protocol import ledger, record_headers
 from ackstream.protocol.ditto.acknowledgements import acknowledgement, write_ack
 from ackstream.protocol.ditto.correlation_ids import correlation_id
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE, Envelope, encode, raw
-from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.record_requests import ASKING, cancels
 from ackstream.protocol.ditto.topics import UNKNOWN_THING
-from ackstream.protocol.ditto.twin.subscriptions import Subscription
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.ledger import DEAD_LETTER_BYTES, LedgerRecord
 from ackstream.protocol.record_headers import CORRELATION_ID
@@ -162,26 +158,18 @@ class RequestSystem(MemorySystem):
         self._twin = twin
         self.things: dict[str, Thing] = {}
 
-    def requester(self, on_amended: Callable[[Reply], object] | None = None) -> Requester:
+    def requester(self, **options: Any) -> Requester:
         """Return a requester, whose futures take no real time: the system's time jumps to the reply or the deadline."""
-        default = self.settings.correlate.default_timeout / 1000
-        return Requester(self.connection, default_timeout=default, on_amended=on_amended)
+        default = {"default_timeout": self.settings.correlate.default_timeout / 1000}
+        return Requester(self.connection, **default | options)
 
-    def responder(
-        self, *, handler: Callable[[Any], Answer], labels: Iterable[str] = (LIVE_RESPONSE,), topics: Iterable[str] = ()
-    ) -> Responder:
-        """Call a handler for each command and message from now on; the parameters are those of a ``Responder``."""
-        return Responder(self.connection, handler=handler, labels=labels, topics=topics)
+    def responder(self, **options: Any) -> Responder:
+        """Call a handler for each command and message from now on; the options are those of ``Responder``."""
+        return Responder(self.connection, **options)
 
-    def subscriber(
-        self,
-        *,
-        handler: Callable[[Delivered], Answer],
-        subscriptions: Iterable[Subscription],
-        labels: Iterable[str] = (),
-    ) -> Subscriber:
-        """Call a handler for each signal that is subscribed to; labels and errors are those of a ``Subscriber``."""
-        return Subscriber(self.connection, handler=handler, subscriptions=subscriptions, labels=labels)
+    def subscriber(self, **options: Any) -> Subscriber:
+        """Call a handler for each signal that is subscribed to; the options are those of ``Subscriber``."""
+        return Subscriber(self.connection, **options)
 
     def send(self, command: Envelope) -> TopicRecord:
         """Write a command or message to ``signals``, as a program of any language does without waiting for a reply."""

@@ -7,7 +7,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ackstream.client import Ack, Command, Publisher, QueueConsumer, Subscriber, subscription
+from ackstream.client import Ack, Command, Publisher, QueueConsumer, subscription
 from ackstream.client.core.lifetime import Client
 from ackstream.client.queries.message_stream import MessageStream
 from ackstream.client.queues import _queue_link as queue_link
@@ -103,7 +103,7 @@ def test_a_message_that_a_child_settles_is_not_settled_in_silence(monkeypatch: p
 def test_a_signal_that_a_child_acknowledges_is_not_acknowledged_in_silence() -> None:
     system, signals = RequestSystem(), []
     options: dict[str, Any] = {"labels": ["a:b"], "subscriptions": [subscription("messages")], "automatic": False}
-    subscriber = Subscriber(system.connection, handler=signals.append, **options)
+    subscriber = system.subscriber(handler=signals.append, **options)
     system.requester().send(Command.message("org.acme:lamp", "dim", 1), acks=["a:b"])
     system.advance(0)
     (signal,) = signals
