@@ -1,7 +1,5 @@
 """Run the connections of the settings, reopening each one that fails."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -3,8 +3,6 @@
 Source: Ditto, ``InboundMappingProcessor``, ``InboundDispatchingSink``, ``RequestedAcksFilter`` (ditto.md 1.7, 6, 7).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias

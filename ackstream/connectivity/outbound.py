@@ -1,7 +1,5 @@
 """Publish to targets; rules: Ditto, ``OutboundMappingProcessorActor``, ``BasePublisherActor`` (ditto.md 2, 5, 6)."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -5,8 +5,6 @@ other system has stored it; an end-to-end acknowledgement is a label, which is r
 passed on at least once, with its origin, and never by a route of a name that it has come through.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """The Kafka side of connections: requests go to ``signals``, answers to ``acks``, unusable ones to ``dead-letters``."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from bisect import insort

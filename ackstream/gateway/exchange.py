@@ -1,7 +1,5 @@
 """The exchange of a gateway with Kafka, for one event loop, and the parts that all its routes share."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator

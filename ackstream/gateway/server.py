@@ -4,8 +4,6 @@ uvicorn waits without limit for a request to become complete, for the rest of a 
 client to read its responses, even to close a connection. A body that the application reads has its limit there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import resource

@@ -3,8 +3,6 @@
 One thread reads Kafka for all and one maintains the declared labels; everything else runs in the event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

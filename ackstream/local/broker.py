@@ -1,7 +1,5 @@
 """The one-node Kafka of a laptop: formatted, started, awaited, and stopped by pid, without Docker."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

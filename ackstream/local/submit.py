@@ -5,8 +5,6 @@ It is written once per Java and PySpark, by running a short Spark program that d
 A JVM ignores an archive that does not fit, so a missing, stale or damaged one costs only time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -4,8 +4,6 @@ Each word stands here once, with its meaning. Records and tables keep these word
 renames one. Wire formats take any text in their place, so that a reader accepts the words of a later release.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 

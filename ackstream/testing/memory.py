@@ -1,7 +1,5 @@
 """The connection of clients to a system in memory, and the time of that: no thread runs, and nothing waits."""
 
-from __future__ import annotations
-
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque

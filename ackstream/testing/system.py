@@ -5,8 +5,6 @@ events, timeouts, late and early acknowledgements, repeated requests, delayed an
 Not supported: several partitions, lost brokers and jobs, leases of labels, ``correlate.refuse_undeclared``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from hashlib import blake2b

@@ -4,8 +4,6 @@ A message is settled by ``basic.ack``, or rejected by ``basic.nack`` with or wit
 Eclipse Ditto, ``RabbitMQConsumerActor``, ``RabbitMQPublisherActor`` (ditto.md 7).
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import struct

@@ -4,8 +4,6 @@ A message is settled as accepted, or rejected as modified (delivery-failed; the 
 Source of the rules: Eclipse Ditto, ``AmqpConsumerActor``, ``AmqpPublisherActor`` (ditto.md 7).
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any, NamedTuple
 

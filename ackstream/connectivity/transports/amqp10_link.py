@@ -1,7 +1,5 @@
 """A connection to an AMQP 1.0 broker on Qpid Proton, in one thread, and its messages."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 import time

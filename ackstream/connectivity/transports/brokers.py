@@ -1,7 +1,5 @@
 """Message brokers: a connection, a source that the broker pushes to, and a publisher that waits for confirmations."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

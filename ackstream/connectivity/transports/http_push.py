@@ -1,7 +1,5 @@
 """HTTP as a transport for targets, on httpx; the response acknowledges. Source: Ditto, ``HttpPublisherActor``."""
 
-from __future__ import annotations
-
 import base64
 import logging
 import re

@@ -4,8 +4,6 @@ A target's acknowledgement is issued for a record that the cluster has stored. S
 ``AtLeastOnceConsumerStream``, ``RestartableKafkaConsumerStream``, ``KafkaPublisherActor`` (ditto.md 7).
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from functools import partial

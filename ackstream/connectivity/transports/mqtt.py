@@ -4,8 +4,6 @@ A message is acknowledged once it is settled, in the order of arrival: by PUBACK
 rules: Eclipse Ditto, ``MqttConsumerActor`` (ditto.md 7); MQTT 3.1.1, 4.6 and MQTT 5, 4.6 (order of PUBACK and PUBREC).
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import uuid

@@ -4,8 +4,6 @@ paho offers manual acknowledgement, which aiomqtt does not; but it sends PUBREC 
 forget a message, and it cannot send a reason.
 """
 
-from __future__ import annotations
-
 import logging
 import struct
 import threading

@@ -4,8 +4,6 @@ A new transport is one module beside this one with a ``TRANSPORT``, its entry in
 its connections in ``settings/connections.py``. Headers of messages are strings, their names in lower case.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

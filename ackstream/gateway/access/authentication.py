@@ -1,7 +1,5 @@
 """Authenticate clients: by a proxy, Basic with passwords, Bearer with tokens, a certificate, or not on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -6,8 +6,6 @@ compared before. Guessing costs the gateway little, and many connections guess n
 a user has signed in does not wait for guesses from elsewhere.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

@@ -4,8 +4,6 @@ With their texts of ``tests/contract/openapi_texts.json`` it makes the OpenAPI d
 In a template ``{name}`` is one path segment, a trailing ``{name+}`` the rest.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

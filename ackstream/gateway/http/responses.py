@@ -3,8 +3,6 @@
 Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``Acknowledgements``, ``UriForLocationHeaderSupplier``.
 """
 
-from __future__ import annotations
-
 import base64
 import logging
 import re

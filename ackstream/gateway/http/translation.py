@@ -4,8 +4,6 @@ Source of the rules: Eclipse Ditto, ``RootRouteHeadersStepBuilder``, ``ThingsRou
 ``ThingSearchRoute``, ``ContentTypeValidationDirective``.
 """
 
-from __future__ import annotations
-
 import base64
 import uuid
 from functools import lru_cache

@@ -4,8 +4,6 @@ The limits of one subject, one address and one tenant leave enough of the gatewa
 event loop of one gateway, with times in monotonic seconds.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import math
 from collections import Counter, OrderedDict

@@ -5,8 +5,6 @@ of a live command or message holds, and whether a query goes to the device. Sour
 ``SupervisorLiveChannelDispatching``, ``SupervisorSmartChannelDispatching``, ``ThingCommandEnforcement``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager

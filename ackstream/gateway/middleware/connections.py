@@ -5,8 +5,6 @@ gets a response with the limit and is closed at once. All bytes pass :class:`Met
 that they cause over time; the protocols above it end a connection that sends more of a kind than any client needs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -6,8 +6,6 @@ site of a page in the header Origin and adds its credentials. Pages of the sites
 (CORS), others may not. The header Host must be a name of the gateway, or a site could let its own name point here.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 import time

@@ -1,7 +1,5 @@
 """The content of the live page: requests, labels and failures from the ledger, and all planes while someone looks."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

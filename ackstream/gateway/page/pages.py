@@ -1,7 +1,5 @@
 """The live page and ``/doc``, the API documentation with a form for each operation; no host but this serves a file."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """The stories of requests, messages and traces: of late requests from memory, of all from the tables."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -6,8 +6,6 @@ Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingS
 ``ProtocolMessageExtractor``, ``SubscriptionManager``, ``SubscriptionActor``; the table is in ``ditto.md`` 1.8.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

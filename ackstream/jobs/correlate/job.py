@@ -1,7 +1,5 @@
 """The correlate job: one Kafka source, the shards of open requests, one Kafka sink."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """How correlate reads signals and answers."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 import msgspec

@@ -6,8 +6,6 @@ watermark never passes the timestamp of an unread record: acknowledgements wait 
 its own timestamp, and only the watermark lets time pass. No record stops it (:func:`~ackstream.spark.records.guarded`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator

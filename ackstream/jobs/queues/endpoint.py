@@ -5,8 +5,6 @@ time passes with records and the watermark alone. So for the same order of these
 cut, nor on how often the output is taken.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter

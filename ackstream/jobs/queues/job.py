@@ -5,8 +5,6 @@ batch commits its events before anyone is notified. Replayed after a crash, it s
 gives the same events, which the table refuses to store twice, and the same answers, with the same numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, starmap

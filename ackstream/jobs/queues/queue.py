@@ -5,8 +5,6 @@ A lease begins with :meth:`Queue.receive`, anew with ``working``; a delivery cou
 :meth:`Queue.hand_out` or a settlement shows that the application got it. Rules: brokers.md S18 to S25, A28 to A37.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable
 from operator import attrgetter

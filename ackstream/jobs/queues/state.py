@@ -5,8 +5,6 @@ which need few bytes. A segment is opened when its messages are the next ones, w
 when a message is settled that no consumer holds.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Collection, Iterable
 from functools import cached_property

@@ -5,8 +5,6 @@ has the header ``label``. The value of either is the application's own. This is 
 acknowledgements: their rules are those of the Ditto Protocol (:mod:`ackstream.protocol.ditto.requests`).
 """
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from collections.abc import Mapping

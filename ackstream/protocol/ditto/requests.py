@@ -5,8 +5,6 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAggregatorActorStarter`` as
 (``modifyAttribute``, ``thingMessage`` …).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
