@@ -6,10 +6,9 @@ written once. A bookmark belongs to the topic for which it was issued.
 """
 
 import re
+from functools import partial
 from hashlib import blake2b
 from typing import Final, NamedTuple
-
-import msgspec
 
 from ackstream.protocol.messages import ClientCommand, CommandAck
 
@@ -32,12 +31,10 @@ _RANGE = re.compile(r"\s*([\[(])\s*([^:\s]+)\s*:\s*([^:\s]*?)\s*([\])])\s*")
 
 def statistics(command: ClientCommand, records: int, matching: int) -> CommandAck:
     """Return the ``stats`` acknowledgement of a query: records of the topic when it arrived, and those that match."""
-    ack = CommandAck(ack_type="stats", cid=command.cid, topic_matches=records, matches=matching)
+    of = partial(CommandAck, ack_type="stats", cid=command.cid, topic_matches=records, matches=matching)
     if command.name == "sow_delete":
-        return msgspec.structs.replace(ack, records_deleted=matching)
-    return msgspec.structs.replace(
-        ack, records_returned=matching if command.top_n is None else min(matching, command.top_n)
-    )
+        return of(records_deleted=matching)
+    return of(records_returned=matching if command.top_n is None else min(matching, command.top_n))
 
 
 class Position(NamedTuple):

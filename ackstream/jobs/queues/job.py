@@ -54,6 +54,7 @@ OUTPUT_SCHEMA = (
 )  # fmt: skip
 """``kind`` is ``answer`` (to the consumer ``key``), ``event``, or ``unreadable`` (with its reason and coordinates)."""
 
+_PLACE = ("topic", "partition", "offset")
 _EVENTS = ALL_TABLES["queue_events"].rows(Event.__struct_fields__)
 _decode = msgspec.json.Decoder(Event).decode
 
@@ -133,9 +134,7 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
         "queue",
         F.lit(ARRIVAL).alias("kind"),
         F.col("received_at").alias("timestamp"),
-        "topic",
-        "partition",
-        "offset",
+        *_PLACE,
         "batch",
         "subject",
         F.greatest(F.coalesce("ttl_ms", F.lit(0)), F.lit(0)).cast("long").alias("ttl_ms"),
@@ -178,9 +177,7 @@ def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
         F.coalesce(F.make_valid_utf8(F.get_json_object(text, "$.queue")), F.lit("")).alias("queue"),
         F.lit(REPORT).alias("kind"),
         "timestamp",
-        "topic",
-        "partition",
-        "offset",
+        *_PLACE,
         F.substring("key", 1, MAX_KEY_BYTES).alias("key"),
         F.when(F.length("value") <= MAX_REPORT_BYTES, F.col("value")).alias("value"),
         # beside nulls, the messages' whole numbers would reach Python as floats
@@ -272,13 +269,12 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
 
     A message leaves a queue once: a dead letter that a replayed batch repeats has the same ``queue`` and ``message``.
     """
-    coordinates = ["topic", "partition", "offset"]
     # batch has statistics: few files are read
     batches_of_dead = sorted({event.batch for event in dead if event.batch is not None})
     stored = (
         tables.read(spark, settings.lake, "messages")
         .where(F.col("batch").isin(batches_of_dead))
-        .select(*coordinates, "client", "seq", "key", "value", F.col("headers").alias("own"))
+        .select(*_PLACE, "client", "seq", "key", "value", F.col("headers").alias("own"))
     )
     own = spark_kafka.application_headers("own")
     values = {
@@ -290,7 +286,7 @@ def _dead_letters(spark: SparkSession, settings: Settings, dead: Sequence[Event]
         record_headers.CLIENT: F.col("client"),
         record_headers.SEQ: F.col("seq").cast("string"),
     }
-    letters = F.broadcast(spark.createDataFrame(_columns(dead))).join(stored, coordinates, "left")
+    letters = F.broadcast(spark.createDataFrame(_columns(dead))).join(stored, list(_PLACE), "left")
     value, headers = spark_kafka.fitting(spark_kafka.copy_limit(spark), F.col("value"), own, values)
     return letters.select("key", value.alias("value"), headers.alias("headers"))
 
