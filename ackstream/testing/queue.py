@@ -177,7 +177,7 @@ class _QueueLinkInMemory:
         if (replaced := self._links.pop(self._name, None)) is not None:
             replaced.close()
         self._links[self._name] = self
-        self._queue.bind(self._name, self._system.now, backlog=self._bind.backlog, outcomes=self._bind.outcomes)
+        self._queue.bind(self._bind, self._system.now)
         rules, granted = self._system.settings, self._queue.consumers[self._name].backlog
         # no session ends because its consumer is silent
         self._receive(Bound, granted, rules.lease, 0, rules.max_lease)

@@ -205,7 +205,7 @@ class Endpoint:
             if session is not None:
                 self._end(consumer, "replaced", self._now)
             session = self._sessions[consumer] = _Session(record.session, 0)
-            self._queue.bind(consumer, self._now, backlog=record.backlog, outcomes=record.outcomes)
+            self._queue.bind(record, self._now)
         session.until = self._now + self._session_ms
         self._queue.consumers[consumer].stopped = record.stopped
         self._confirm(consumer, session)

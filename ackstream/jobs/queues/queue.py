@@ -13,8 +13,7 @@ from typing import Any
 from ackstream.jobs.queues.records import Arrival, Cause, Event, EventKind
 from ackstream.jobs.queues.state import SEGMENT, Consumer, QueuedMessage, QueueState, Segments, choose
 from ackstream.protocol.dispositions import ExitReason, MessageDisposition
-from ackstream.protocol.queues import PREFETCH, Refusal, Settlement, UnboundReason
-from ackstream.protocol.readers import SampleOutcome
+from ackstream.protocol.queues import PREFETCH, Bind, Refusal, Settlement, UnboundReason
 from ackstream.settings.jobs import QueueSettings
 
 MAX_EARLY = 10_000
@@ -96,16 +95,11 @@ class Queue:
         if message.expires_at is not None:
             heapq.heappush(self._timers, (message.expires_at, message.id))
 
-    def bind(
-        self, consumer: str, now: int, *, backlog: int | None = None, outcomes: Iterable[SampleOutcome] = ()
-    ) -> None:
-        """Add a consumer in place of any other of its name.
-
-        :param backlog: how many messages it requests, granted up to the queue's limit; ``None``: ``PREFETCH``
-        :param outcomes: how it may settle besides ``accepted`` (S20)
-        """
+    def bind(self, record: Bind, now: int) -> None:
+        """Add a consumer in place of any other of its name."""
+        consumer = record.consumer
         self.unbind(consumer, now, "replaced")
-        wanted = PREFETCH if backlog is None else backlog
+        wanted = PREFETCH if record.backlog is None else record.backlog
         granted = min(wanted, self._rules.max_backlog or wanted)
         for message in self.messages.values():
             # it may have the key or codec that it lacked
@@ -116,7 +110,7 @@ class Queue:
             # if it has no room for it, nobody knows whether it can read it
             message.given_up_at = 0
             self._unreadable.discard(message.id)
-        self.consumers[consumer] = Consumer(consumer, granted, frozenset({"accepted", *outcomes}))
+        self.consumers[consumer] = Consumer(consumer, granted, frozenset({"accepted", *record.outcomes}))
 
     def unbind(self, consumer: str, now: int, reason: UnboundReason) -> None:
         """Remove a consumer; the messages it holds return to their old positions."""

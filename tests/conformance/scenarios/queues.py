@@ -88,14 +88,14 @@ class _System:
         for consumer in given.get("consumers", []):
             self._bind(consumer)
         for consumer, (held, backlog) in given.get("load", {}).items():
-            self.queue.bind(consumer, 0, backlog=backlog, outcomes=OUTCOMES_ALL)
+            self.queue.join(consumer, 0, backlog=backlog, outcomes=OUTCOMES_ALL)
             for number in range(held):
                 self.queue.put(f"{consumer}{number}", 0)
                 self.queue.deliver(f"{consumer}{number}", consumer, 0)
 
     def _bind(self, consumer: str) -> None:
         if consumer not in self.queue.consumers:
-            self.queue.bind(consumer, self.now, outcomes=OUTCOMES_ALL)
+            self.queue.join(consumer, self.now, outcomes=OUTCOMES_ALL)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class _System:
         if op == "subscribe":
             consumer = step.get("cid", SOMEONE)
             backlog = step.get("max_backlog", 1)
-            self.queue.bind(consumer, self.now, backlog=backlog, outcomes=OUTCOMES_ALL)
+            self.queue.join(consumer, self.now, backlog=backlog, outcomes=OUTCOMES_ALL)
             self._granted = self.queue.consumers[consumer].backlog
             self._batches_of(consumer).grant(self._granted)
         elif op == "enqueue":

@@ -138,7 +138,7 @@ class _Flow:
 
     def _bind(self) -> None:
         if CONSUMER not in self.queue.consumers:
-            self.queue.bind(CONSUMER, self._now, outcomes=self._outcomes)
+            self.queue.join(CONSUMER, self._now, outcomes=self._outcomes)
         self._move()
 
     def _settle(self, step: Json, message: Any, outcome: SampleOutcome) -> None:

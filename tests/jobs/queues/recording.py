@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ackstream.jobs.queues.queue import Queue
 from ackstream.jobs.queues.records import Arrival
+from ackstream.protocol.queues import Bind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,9 @@ class RecordingQueue(Queue):
 
     def put(self, name: str, now: int, **options: Any) -> None:
         self.enqueue(NamedArrival(now, "t", 0, 0, 0, name=name, **options))
+
+    def join(self, consumer: str, now: int, **options: Any) -> None:
+        self.bind(Bind("q", consumer, 1, **options), now)
 
     def dispatch(self, now: int) -> None:
         before = len(self.events)

@@ -29,7 +29,7 @@ def _queue(rules: QueueSettings, *messages: str, consumers: str = "A") -> Record
     for message in messages:
         queue.put(message, 0)
     for consumer in consumers:
-        queue.bind(consumer, 0, outcomes=ALL)
+        queue.join(consumer, 0, outcomes=ALL)
     return queue
 
 
@@ -65,7 +65,7 @@ def test_messages_of_a_lost_consumer_are_redelivered_in_order_and_marked() -> No
     queue.settle("A", "2", "accepted", 1)
     queue.unbind("A", 2, "closed")
     queue.put("4", 3)
-    queue.bind("B", 3)
+    queue.join("B", 3)
     again = queue.dispatched(4)
     assert [(delivery.message, delivery.count > 1) for delivery in again] == [("1", True), ("3", True), ("4", False)]
 
@@ -73,7 +73,7 @@ def test_messages_of_a_lost_consumer_are_redelivered_in_order_and_marked() -> No
 def test_a_second_consumer_of_the_same_name_takes_over() -> None:
     queue = _queue(solace(), "1")
     _sent(queue)
-    queue.bind("A", 1)
+    queue.join("A", 1)
     assert [delivery.count for delivery in queue.dispatched(1)] == [2]
 
 
@@ -93,7 +93,7 @@ def test_a_full_consumer_gets_more_when_it_settles() -> None:
 )
 def test_a_requested_backlog_is_granted_up_to_the_limit(limit: int, asked: int | None, granted: int) -> None:
     queue = RecordingQueue(amps(max_backlog=limit))
-    queue.bind("A", 0, backlog=asked)
+    queue.join("A", 0, backlog=asked)
     assert queue.consumers["A"].backlog == granted
 
 
@@ -165,7 +165,7 @@ def test_a_message_that_wants_no_dead_letter_is_discarded_where_that_is_respecte
 def test_an_outcome_that_was_not_declared_has_no_effect_and_the_message_stays() -> None:
     queue = RecordingQueue(solace())
     queue.put("1", 0)
-    queue.bind("A", 0)
+    queue.join("A", 0)
     _sent(queue)
     assert queue.settle("A", "1", "failed", 1) == "outcome-not-enabled"
     assert list(queue["1"].holders) == ["A"]
@@ -184,7 +184,7 @@ def test_redelivery_can_be_off() -> None:
     queue = _queue(solace(redelivery_enabled=False), "1")
     _sent(queue)
     queue.unbind("A", 1, "closed")
-    queue.bind("A", 2)
+    queue.join("A", 2)
     assert _sent(queue, 2) == []
     assert _exits(queue) == [("1", 1, "dead-letter", "max-deliveries", None)]
 
@@ -304,8 +304,8 @@ def test_a_message_expires_while_its_redelivery_is_delayed() -> None:
 
 def test_a_barrier_waits_for_all_earlier_messages_and_goes_to_every_consumer() -> None:
     queue = RecordingQueue(amps(max_backlog=5))
-    queue.bind("A", 0)
-    queue.bind("B", 0)
+    queue.join("A", 0)
+    queue.join("B", 0)
     queue.put("1", 0)
     queue.put("barrier", 0, barrier=True)
     queue.put("2", 0)
@@ -320,8 +320,8 @@ def test_a_barrier_waits_for_all_earlier_messages_and_goes_to_every_consumer() -
 
 def test_a_barrier_of_an_at_most_once_queue_goes_to_every_consumer_and_leaves_once() -> None:
     queue = RecordingQueue(amps(at_most_once=True))
-    queue.bind("A", 0)
-    queue.bind("B", 0)
+    queue.join("A", 0)
+    queue.join("B", 0)
     queue.put("barrier", 0, barrier=True)
     assert _sent(queue) == [("barrier", "A"), ("barrier", "B")]
     assert _exits(queue) == [("barrier", 0, "settled", "sent", None)]
@@ -360,7 +360,7 @@ def test_a_message_has_one_holder_and_leaves_once_and_none_is_lost(rule: QueueSe
             queued.add(str(subject))
             queue.put(str(subject), now)
         elif op == "bind":
-            queue.bind(subject, now, outcomes=ALL)
+            queue.join(subject, now, outcomes=ALL)
         elif op == "unbind":
             queue.unbind(subject, now, "closed")
         elif op == "wait":
@@ -391,7 +391,7 @@ def _take(queue: RecordingQueue, step: tuple[Any, Any, Any], now: int) -> list[A
         if str(subject) not in queue:
             queue.put(str(subject), now, barrier=subject == 5)
     elif op == "bind":
-        queue.bind(subject, now, outcomes=ALL)
+        queue.join(subject, now, outcomes=ALL)
     elif op == "unbind":
         queue.unbind(subject, now, "closed")
     elif op in SETTLEMENTS and consumer in queue.consumers:
@@ -419,7 +419,7 @@ def test_a_return_is_reported_even_if_the_message_then_leaves() -> None:
     queue = _queue(solace(max_redelivery=1), "1")
     _sent(queue)
     queue.unbind("A", 1, "closed")
-    queue.bind("B", 1)
+    queue.join("B", 1)
     _sent(queue, 2)
     queue.unbind("B", 3, "closed")
     returns = [(event.consumer, event.at, event.reason) for event in queue.events if event.event == "returned"]
@@ -449,9 +449,9 @@ def test_a_full_queue_gives_up_what_arrives(*, eligible: bool, how: str) -> None
 def test_what_a_consumer_cannot_read_goes_to_another_and_never_to_it_again(exclusive: bool) -> None:  # noqa: FBT001
     queue = RecordingQueue(solace(exclusive=exclusive, max_redelivery=1))
     queue.put("1", 0)
-    queue.bind("A", 0)
+    queue.join("A", 0)
     _sent(queue)
-    queue.bind("B", 1)
+    queue.join("B", 1)
     assert queue.settle("A", "1", "rejected", 1, unavailable=True) is None
     queue.put("2", 2)
     assert _sent(queue, 2) == [("1", "B"), ("2", "A")]
@@ -470,11 +470,11 @@ def test_what_no_bound_consumer_can_read_waits_for_one_that_can(saved: bool) -> 
         assert state is not None
         queue.load(msgspec.convert(msgspec.to_builtins(state), QueueState))
     # another one that cannot read it changes nothing
-    queue.bind("B", 100)
+    queue.join("B", 100)
     assert _sent(queue, 100) == [("1", "B")]
     queue.settle("B", "1", "rejected", 101, unavailable=True)
     assert _sent(queue, 101) == []
-    queue.bind("C", 101 + UNREADABLE_MS - 1)
+    queue.join("C", 101 + UNREADABLE_MS - 1)
     assert _sent(queue, 101 + UNREADABLE_MS - 1) == [("1", "C")]
     queue.settle("C", "1", "accepted", 101 + UNREADABLE_MS)
     assert [(exit_.outcome, exit_.reason) for exit_ in queue.exits] == [("settled", "accepted")]
@@ -493,7 +493,7 @@ def test_a_message_that_is_delayed_waits_and_one_that_is_held_does_not() -> None
 def test_a_message_waits_anew_after_a_consumer_that_had_no_room_for_it() -> None:
     queue = _refused()
     assert _sent(queue, 1) == []
-    queue.bind("B", 200_000)
+    queue.join("B", 200_000)
     queue.consumers["B"].stopped = True
     assert _sent(queue, 200_000) == []
     queue.unbind("B", UNREADABLE_MS + 10, "closed")
@@ -505,7 +505,7 @@ def test_a_message_waits_anew_after_a_consumer_that_had_no_room_for_it() -> None
 def test_a_consumer_that_is_bound_anew_may_read_what_it_could_not() -> None:
     queue = _refused()
     assert _sent(queue, 1) == []
-    queue.bind("A", 2)
+    queue.join("A", 2)
     assert _sent(queue, 2) == [("1", "A")]
 
 
@@ -530,7 +530,7 @@ def _refused(**rules: Any) -> RecordingQueue:
     """Return a queue whose only consumer cannot read its only message."""
     queue = RecordingQueue(solace(**rules))
     queue.put("1", 0)
-    queue.bind("A", 0)
+    queue.join("A", 0)
     _sent(queue)
     queue.settle("A", "1", "rejected", 1, unavailable=True)
     return queue
@@ -540,10 +540,10 @@ def _refused(**rules: Any) -> RecordingQueue:
 def test_what_waits_for_a_consumer_that_can_read_it_holds_up_no_other(behind: int) -> None:
     unreadable = [f"u{number}" for number in range(behind)]
     queue = _queue(solace(), *unreadable, consumers="")
-    queue.bind("A", 0, backlog=1_000)
+    queue.join("A", 0, backlog=1_000)
     _sent(queue)
     queue.put("last", 0)
-    queue.bind("B", 0)
+    queue.join("B", 0)
     queue.consumers["B"].stopped = True
     for message in unreadable:
         queue.settle("A", message, "rejected", 1, unavailable=True)
@@ -556,12 +556,12 @@ def test_what_waits_for_a_consumer_that_can_read_it_holds_up_no_other(behind: in
 def test_what_no_consumer_could_read_waits_while_none_is_bound() -> None:
     queue = RecordingQueue(solace())
     queue.put("1", 0)
-    queue.bind("A", 0)
+    queue.join("A", 0)
     _sent(queue)
     queue.settle("A", "1", "rejected", 1, unavailable=True)
     queue.unbind("A", 1, "closed")
     queue.put_aside()
     assert _sent(queue, 2) == []
     assert list(queue) == ["1"]
-    queue.bind("A", 3)
+    queue.join("A", 3)
     assert _sent(queue, 3) == [("1", "A")]
