@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from ackstream.jobs.queues.records import message_id
+from ackstream.protocol.messages import read_number
 from ackstream.protocol.readers import SampleOutcome
 from ackstream.settings.jobs import QueueSettings
 
@@ -120,8 +121,6 @@ _COLUMNS = 10
 _ORDER, _PARTITION, _OFFSET, _RECEIVED_AT, _EXPIRES_AT = range(5)
 """Columns of numbers that are searched; an ``expires_at`` of 0 is no limit."""
 _LAST = np.iinfo(np.int64).max
-_DIGITS = 19
-"""No offset has more."""
 
 
 class Segment(msgspec.Struct, array_like=True):
@@ -297,12 +296,10 @@ class Segments:
     def take(self, message: str) -> list[QueuedMessage]:
         """Give back a message, if it is there."""
         place, _, digits = message.rpartition("-")
-        spans = self._spans.get(place)
-        if spans is None or not digits.isdecimal() or len(digits) > _DIGITS:
-            return []
-        offset = int(digits)
+        spans = self._spans.get(place, ())
+        offset = read_number(digits) if spans else None
         # as a rule it has just arrived; several texts may be the same number, of which an id has one
-        if offset > self._ends[place] or str(offset) != digits:
+        if offset is None or offset > self._ends[place] or str(offset) != digits:
             return []
         topic, _, partition = place.rpartition("-")
         parts = [part for first, last, part in spans if first <= offset <= last and part.segment.count]
