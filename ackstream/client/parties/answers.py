@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import UNSET
@@ -188,8 +187,7 @@ class OpenDelivery:
         self._labels, self._missing = frozenset(labels), set(labels)
         # seconds that the handler has asked for since the end of its time was last looked at
         self.extension = 0.0
-        # an order of the requester to cancel it was read
-        self.cancelled = False
+        self.is_cancelled: Callable[[], bool] = lambda: False
         self.held = held and bool(labels)
         self._lock = threading.Lock()
         if self.held:
@@ -221,6 +219,11 @@ class OpenDelivery:
         if done:
             self.give_up()
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether an order of the requester to cancel it was read."""
+        return self.is_cancelled()
+
     def leave(self) -> None:
         """Hold the offset until the group hands the signal out again, to this process or another one."""
         self._outbox().hold(self._work)
@@ -238,7 +241,7 @@ Order: TypeAlias = tuple[str, str, str]
 """The request that an order cancels: its topic, its correlation-id and its reply-id."""
 
 MAX_ORDERS = 10_000
-"""Orders that are remembered until they are handled; a partition that went to another member takes its own along."""
+"""Orders that are remembered, many more than are read while a handler works."""
 
 
 def read_order(record: Any) -> Order | None:
@@ -249,43 +252,6 @@ def read_order(record: Any) -> Order | None:
     if not cancels(headers, None):
         return None
     return record.topic, text(headers.get(CORRELATION_ID)), text(headers[CANCEL])
-
-
-class Cancellations:
-    """The requests of a receiver that are taken back, by the orders that it has read. Thread-safe.
-
-    An order is noted when it is read, which may be before its request is handled, and forgotten when it is its turn.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # for as long as the application has the signal
-        self._open: WeakValueDictionary[Order, OpenDelivery] = WeakValueDictionary()
-        self._early: dict[Order, None] = {}
-
-    def note(self, record: Any) -> None:
-        """Note a record that was read, if it is an order."""
-        if (order := read_order(record)) is None:
-            return
-        with self._lock:
-            if (opened := self._open.get(order)) is not None:
-                opened.cancelled = True
-                return
-            self._early[order] = None
-            if len(self._early) > MAX_ORDERS:
-                del self._early[next(iter(self._early))]
-
-    def forget(self, order: Order) -> None:
-        """Forget an order: all that was sent before it has been handled."""
-        with self._lock:
-            self._early.pop(order, None)
-
-    def open(self, order: Order, opened: OpenDelivery) -> bool:
-        """Watch a request from now on; return ``False`` if it is cancelled already."""
-        with self._lock:
-            opened.cancelled = order in self._early
-            self._open[order] = opened
-            return not opened.cancelled
 
 
 SWEEP = 1_000

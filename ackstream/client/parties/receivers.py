@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from operator import contains
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,19 +22,11 @@ from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ReceiverOptions, ResponderOptions, SubscriberOptions
 from ackstream.client.parties import answers, signals
-from ackstream.client.parties.answers import (
-    Ack,
-    Agenda,
-    Answer,
-    Cancellations,
-    Delayed,
-    Inbox,
-    OpenDelivery,
-    read_order,
-)
+from ackstream.client.parties.answers import Ack, Agenda, Answer, Delayed, Inbox, OpenDelivery, Order, read_order
 from ackstream.client.parties.signals import Delivered, Expired, ResponderStatistics, Signal, SubscriberStatistics
 from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
+from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.twin import subscriptions as rules
@@ -58,7 +51,9 @@ class _Receiver(Client, Generic[AnyStatistics]):
         self._handler: Callable[[Any], Answer] = options.handler
         self._skips, self._retry = options.expired == "skip", options.retry
         self._counts: Counter[str] = Counter()
-        self._cancellations, self._connected = Cancellations(), ExitStack()
+        # it may be read before its request is handled, or meanwhile
+        self._orders: Latest[Order, None] = Latest(answers.MAX_ORDERS)
+        self._connected = ExitStack()
         name = f"The {type(self).__name__} {options.group or ''}".rstrip()
         self._life = Lifetime(None, options.on_error, options.on_connection, name)
 
@@ -71,7 +66,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
             own: dict[str, Any] = {"labels": labels, "life": self._life}
             self._worker = Worker(connection, topics, self._handle, group, options.start, **own)
             self._worker.turn = self._turn
-            self._worker.notice = self._cancellations.note
+            self._worker.notice = self._note
             # lets others have the labels
             self._worker.release = self._connected.close
             if set(topics) - {"events"}:
@@ -82,11 +77,13 @@ class _Receiver(Client, Generic[AnyStatistics]):
             self._connected.close()
             raise
 
-    def _handle(self, record: Any, work: Work) -> None:
-        """Handle a record; an order to cancel a request has had its effect when it was read."""
+    def _note(self, record: Any) -> None:
+        """Note a record that was read, if it is an order to cancel a request."""
         if (order := read_order(record)) is not None:
-            self._cancellations.forget(order)
-        else:
+            self._orders[order] = None
+
+    def _handle(self, record: Any, work: Work) -> None:
+        if read_order(record) is None:
             self._receive(record, work)
 
     @abstractmethod
@@ -101,7 +98,8 @@ class _Receiver(Client, Generic[AnyStatistics]):
 
     def _answer(self, signal: Signal, opened: OpenDelivery, *, automatic: bool = False) -> None:
         """Call the handler and send its answers; with ``automatic`` acknowledge the labels that it left open."""
-        if not self._cancellations.open((signal.topic, signal.correlation_id, signal.reply_id), opened):
+        opened.is_cancelled = partial(contains, self._orders, (signal.topic, signal.correlation_id, signal.reply_id))
+        if opened.cancelled:
             self._counts["cancelled"] += 1
             opened.give_up()
             return

@@ -23,7 +23,7 @@ from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.errors import ThreadDiedError
 from ackstream.client.parties import receivers
-from ackstream.client.parties.answers import Ack, After, Cancellations
+from ackstream.client.parties.answers import Ack, After
 from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.requests import requester as requests
 from ackstream.kafka.reader import MAX_RECORDS
@@ -654,7 +654,7 @@ def test_a_signal_during_which_the_lease_lapses_is_acknowledged_all_the_same():
         "_responds": frozenset(),
         "_topics": [],
         "_counts": Counter(),
-        "_cancellations": Cancellations(),
+        "_orders": {},
         "_retry": None,
         "_inbox": None,
         "_handler": lambda _signal: Ack(204),
