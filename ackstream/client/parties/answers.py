@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 import time
@@ -143,7 +142,8 @@ class Inbox:
         except StoreError as error:
             self._failed(error)
             raise
-        return [(delay, decode(value)) for delay, value in _read_answers(rows[0][0])] if rows else None
+        found = msgspec.msgpack.decode(rows[0][0], type=list[tuple[float, bytes]]) if rows else None
+        return None if found is None else [(delay, decode(value)) for delay, value in found]
 
     def add(self, reply_id: str, answers: list[Delayed]) -> None:
         """Note that a request was carried out; a disk that cannot be written is logged."""
@@ -162,9 +162,6 @@ class Inbox:
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._file.close()
-
-
-_read_answers = msgspec.msgpack.Decoder(list[tuple[float, bytes]]).decode
 
 
 class OpenDelivery:
@@ -252,39 +249,6 @@ def read_order(record: Any) -> Order | None:
     if not cancels(headers, None):
         return None
     return record.topic, text(headers.get(CORRELATION_ID)), text(headers[CANCEL])
-
-
-SWEEP = 1_000
-"""Answered signals that may wait for their time to pass."""
-
-
-class Agenda:
-    """The deliveries that are held until all their labels are answered, or their time is over. For one thread."""
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[float, int, OpenDelivery]] = []
-        self._order, self._sweep_at = count(), SWEEP
-
-    def add(self, opened: OpenDelivery, until: float) -> None:
-        """Hold a delivery until a time at most."""
-        heapq.heappush(self._entries, (until, next(self._order), opened))
-        if len(self._entries) > self._sweep_at:
-            # most are answered long before their time
-            self._entries = [entry for entry in self._entries if entry[2].held]
-            heapq.heapify(self._entries)
-            self._sweep_at = max(SWEEP, 2 * len(self._entries))
-
-    def give_up(self, now: float) -> int:
-        """Give up those whose time is over, as their requesters have stopped waiting; return how many were held."""
-        ended = 0
-        while self._entries and self._entries[0][0] <= now:
-            opened = heapq.heappop(self._entries)[2]
-            if opened.held and opened.extension:
-                self.add(opened, now + opened.extension)
-                opened.extension = 0.0
-            else:
-                ended += opened.give_up()
-        return ended
 
 
 def label_of(message: Envelope) -> str | None:

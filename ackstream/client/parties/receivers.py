@@ -22,7 +22,7 @@ from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ReceiverOptions, ResponderOptions, SubscriberOptions
 from ackstream.client.parties import answers, signals
-from ackstream.client.parties.answers import Ack, Agenda, Answer, Delayed, Inbox, OpenDelivery, Order, read_order
+from ackstream.client.parties.answers import Ack, Answer, Inbox, OpenDelivery, Order, read_order
 from ackstream.client.parties.signals import Delivered, Expired, ResponderStatistics, Signal, SubscriberStatistics
 from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
@@ -45,6 +45,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
     _kind: type[AnyStatistics]
     _worker: Worker
     _labels: Labels
+    _inbox: Inbox | None = None
 
     def __init__(self, options: ReceiverOptions) -> None:
         self._connection = connection_of(options.bootstrap_servers)
@@ -104,7 +105,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
             opened.give_up()
             return
         self._counts["handled"] += 1
-        keep = partial(self._keep, signal)
+        keep = None if self._inbox is None else partial(self._inbox.add, signal.reply_id)
         try:
             answer = answers.call(self._handler, signal, self._retry, self._worker)
             opened.send(signals.messages(signal, answer), keep=keep)
@@ -116,9 +117,6 @@ class _Receiver(Client, Generic[AnyStatistics]):
             self._counts["failed"] += 1
             log.exception("The handler failed for %s.", signal.correlation_id)
             opened.send(signals.failure(signal, error), missing=True, keep=keep)
-
-    def _keep(self, signal: Signal, answers: list[Delayed]) -> None:
-        """Remember the answers to a signal, if that is wanted, before they are sent."""
 
     def close(self) -> None:
         """Stop after the signal at hand, store the answers (for at most 5 s), commit, release the labels.
@@ -206,7 +204,6 @@ class Responder(_Receiver[ResponderStatistics]):
         self._topics = list(map(real, names("topics", options.topics)))
         if self._topics and self._responds:
             raise BadParameterError("labels has live-response, which no record requests: with topics give others.")
-        self._inbox = None
         if options.once is not None:
             if options.group is None:
                 raise BadParameterError("once is set without a group: no request is read again then. Give a group.")
@@ -233,10 +230,6 @@ class Responder(_Receiver[ResponderStatistics]):
             opened.send(known)
             return
         self._answer(replace(signal, _open=opened), opened)
-
-    def _keep(self, signal: Signal, answers: list[Delayed]) -> None:
-        if self._inbox is not None:
-            self._inbox.add(signal.reply_id, answers)
 
 
 def responder(*labels: str, **options: Any) -> Callable[[Callable[[Any], Answer]], Callable[..., Responder]]:
@@ -287,7 +280,8 @@ class Subscriber(_Receiver[SubscriberStatistics]):
         self._automatic, self._visible, self._extra = options.automatic, options.visible, options.extra
         self._subscriptions = {each.stream: each for each in options.subscriptions}
         declared = frozenset(names("labels", options.labels))
-        self._agenda = Agenda()
+        # until when to wait for the labels of each
+        self._held: dict[OpenDelivery, float] = {}
         # with labels all topics, since any signal may request these
         streams = rules.STREAMS if declared else self._subscriptions
         self._start(options, sorted({TOPIC_OF[stream] for stream in streams}), declared)
@@ -340,9 +334,17 @@ class Subscriber(_Receiver[SubscriberStatistics]):
             record.timestamp, record.topic, record.partition, record.offset, expired=expired, _open=opened,
         )  # fmt: skip
         if opened.held:
-            self._agenda.add(opened, self._worker.now() + (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000)
+            self._held[opened] = self._worker.now() + (signal.timeout_ms or STREAM_TIMEOUT_MS) / 1000
         self._answer(signal, opened, automatic=self._automatic)
 
     def _turn(self, now: float) -> None:
         super()._turn(now)
-        self._counts["unanswered"] += self._agenda.give_up(now)
+        for opened, until in list(self._held.items()):
+            if opened.held and now < until:
+                continue
+            if opened.held and opened.extension:
+                self._held[opened], opened.extension = now + opened.extension, 0.0
+            else:
+                # answered, or its requester has stopped waiting
+                del self._held[opened]
+                self._counts["unanswered"] += opened.give_up()
