@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any, Literal
 
 from ackstream.client.core.lifetime import call_handler
@@ -25,7 +26,7 @@ from ackstream.protocol.record_headers import CORRELATION_ID, REPLY_ID
 log = logging.getLogger(__name__)
 
 REMEMBERED = 16_384
-"""The number of reply-ids that are remembered. After a crash the sink repeats only its latest records."""
+"""The number of replies and updates that are remembered. After a crash the sink repeats only its latest records."""
 
 STORE_CHECK_SECONDS = 1.0
 MAX_EARLY = 8
@@ -145,20 +146,29 @@ class OpenRequests:
             return reply.reply_id == request.reply_id
 
     def answer(self, key: bytes, reply: Reply) -> OpenRequest | None:
-        """Return the request of a reply or update; a reply closes it. ``None``: a duplicate, or no request is open."""
-        reply_id = reply.reply_id.encode()
+        """End the request that is open and return it; an update is given to it, and leaves it open.
+
+        ``None``: a duplicate, or no request is open.
+        """
+        reply_id = identity = reply.reply_id.encode()
+        if reply.is_update:
+            identity += blake2b(reply.data, digest_size=16).digest()
         with self._lock:
-            if reply_id in self._answered:
+            if reply_id in self._answered or identity in self._answered:
                 self.counts["repeats"] += 1
                 return None
-            request = self._open.get(key)
-            if request is None or reply.is_update:
-                return request
-            self._close(request, "answered")
-            self._answered[reply_id] = None
-            if request.amendable and reply.completed_by == "timeout":
-                self._amendable[reply_id] = None
-            return request
+            if (request := self._open.get(key)) is None:
+                return None
+            self._answered[identity] = None
+            if not reply.is_update:
+                self._close(request, "answered")
+                if request.amendable and reply.completed_by == "timeout":
+                    self._amendable[identity] = None
+        if not reply.is_update:
+            request.end(reply)
+        elif request.updates is not None and (updates := request.updates()) is not None:
+            updates.add(reply)
+        return request
 
     def receive(self, record: Any) -> bool:
         """Handle a record of the reply topic; return whether it is the answer to an open request, or an update."""
@@ -173,29 +183,18 @@ class OpenRequests:
         if reply is None:
             self.counts["malformed"] += 1
             log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
-        elif reply.amends and identity in self._amendable:
+        elif reply.completed_by == "amended" and identity in self._amendable:
             with self._lock:
                 self._amendable.pop(identity, None)
             call_handler(self._on_amended, reply)
-        elif request is None or reply.amends:
+        elif request is None or reply.completed_by == "amended":
             self.counts["foreign"] += 1
         elif self.accepts(request, reply):
-            return self.deliver(request.key, reply)
+            return self.answer(request.key, reply) is not None
         else:
             self.counts["foreign"] += 1
             log.warning("A reply to another request of the same correlation-id was ignored (%s).", shown(request.key))
         return False
-
-    def deliver(self, key: bytes, reply: Reply) -> bool:
-        """End the request that a reply answers, or give it an update; return whether it is open."""
-        request = self.answer(key, reply)
-        if request is None:
-            return False
-        if not reply.is_update:
-            request.end(reply)
-        elif request.updates is not None and (updates := request.updates()) is not None:
-            updates.add(reply)
-        return True
 
     def due(self, now: float) -> list[tuple[OpenRequest, Verdict]]:
         """Close and return the requests whose time is over."""

@@ -11,13 +11,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_issued
-from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import Envelope, decode, decoded
 from ackstream.protocol.ditto.headers import ACK_QUORUM
 from ackstream.protocol.ditto.topics import TopicPath
@@ -27,8 +25,6 @@ from ackstream.protocol.record_headers import COMPLETED_BY, CORRELATION_ID, REPL
 log = logging.getLogger(__name__)
 
 MAX_UNREAD, MAX_UNREAD_BYTES = 1_000, 16_000_000
-REMEMBERED_UPDATES = 1_024
-"""The number of updates of a request of which a copy is recognized."""
 
 _EXPLAINED = {
     "acknowledgements": "Every requested acknowledgement arrived.",
@@ -61,11 +57,6 @@ class Reply:
     def is_update(self) -> bool:
         """Whether it is no reply yet: the request stays open."""
         return self.completed_by == UPDATE
-
-    @property
-    def amends(self) -> bool:
-        """Whether it is the second reply to a request whose first one was a timeout."""
-        return self.completed_by == "amended"
 
     @property
     def ok(self) -> bool:
@@ -207,19 +198,14 @@ class Updates(Iterator[Reply]):
         self._lock = threading.RLock()
         self._unread: deque[Reply] = deque()
         self._waiting: deque[Future[Reply | None]] = deque()
-        self._known: Latest[bytes, None] = Latest(REMEMBERED_UPDATES)
         self._bytes = 0
         self._ended = self._dropped = False
         # an iteration that was left is not kept by its open request
         self.reply.add_done_callback(partial(_give, weakref.ref(self)))
 
     def add(self, update: Reply) -> None:
-        """Add an update, unless an equal one was added before; called by the requester."""
-        digest = blake2b(update.data, digest_size=16).digest()
+        """Add an update; called by the requester."""
         with self._lock:
-            if digest in self._known:
-                return
-            self._known[digest] = None
             self._unread.append(update)
             self._bytes += len(update.data)
             while len(self._unread) > 1 and (len(self._unread) > MAX_UNREAD or self._bytes > MAX_UNREAD_BYTES):

@@ -312,7 +312,7 @@ class Requester(Client):
         for reply in request.early:
             if reply.reply_id == identity:
                 self._requests.counts["foreign"] -= 1
-                self._silent &= not self._requests.deliver(request.key, reply)
+                self._silent &= self._requests.answer(request.key, reply) is None
 
     def _finished(self, request: OpenRequest, error: BaseException | None) -> None:
         if error is not None and self._requests.refused(request):

@@ -246,6 +246,26 @@ def test_an_update_leaves_its_request_open_and_reaches_its_iteration() -> None:
     assert requests.counts == {"sent": 1, "answered": 1}
 
 
+def test_an_update_that_is_repeated_after_others_is_given_once() -> None:
+    requests = OpenRequests()
+    _, updates = streamed(requests)
+    for number in (1, 2, 1, 2, 3):
+        requests.receive(record("r-1", "progress", number))
+    requests.receive(record("r-1", "acknowledgements"))
+    assert payloads(updates) == [1, 2, 3]
+    assert requests.counts["repeats"] == 2
+
+
+def test_an_update_that_comes_behind_its_reply_is_not_one_of_a_later_request() -> None:
+    requests = OpenRequests()
+    streamed(requests)
+    requests.receive(record("r-1", "acknowledgements"))
+    _, updates = streamed(requests)
+    assert not requests.receive(record("r-1", "progress", 1))
+    requests.receive(record("r-2", "acknowledgements"))
+    assert payloads(updates) == []
+
+
 def test_an_update_of_a_request_that_is_not_streamed_is_ignored() -> None:
     requests = OpenRequests()
     request = opened(requests)
