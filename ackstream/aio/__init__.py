@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ackstream import client as sdk
-from ackstream.aio._base import SLICE_SECONDS, Calls, apart, aside, coroutine, future, iterated, outcome, same, sliced
+from ackstream.aio._base import SLICE_SECONDS, Calls, apart, aside, changed, coroutine, outcome, same, sliced
 from ackstream.aio._base import AsyncClient as AsyncClient
 from ackstream.aio._base import AsyncIteration as AsyncIteration
 from ackstream.client import options
@@ -48,7 +48,7 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
     def __init__(self, given: options.RequesterOptions) -> None:
         super().__init__(**vars(given))
 
-    send = future(sdk.Requester.send)
+    send = changed(sdk.Requester.send, asyncio.wrap_future)
     request = coroutine(sdk.Requester.send, outcome)
     publish = coroutine(sdk.Requester.publish, outcome)
 
@@ -65,7 +65,7 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
         return AsyncUpdates(await aside(call))
 
     request_record = coroutine(sdk.Requester.send_record, _answered)
-    stream = iterated(sdk.Requester.stream, AsyncUpdates)
+    stream = changed(sdk.Requester.stream, AsyncUpdates)
     stream_record = coroutine(sdk.Requester.stream_record, _streamed)
     cancel = same(sdk.Requester.cancel)
 

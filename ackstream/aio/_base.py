@@ -86,16 +86,6 @@ def aside(function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
 # -- methods of twins, made from those of clients ----------------------------------------------------------------------
 
 
-def future(method: Callable[Concatenate[Any, P], Future[T]]) -> Callable[Concatenate[Any, P], asyncio.Future[T]]:
-    """Return a method whose future is one of asyncio."""
-
-    @wraps(method)
-    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> asyncio.Future[T]:
-        return asyncio.wrap_future(getattr(self.client, method.__name__)(*arguments, **named))
-
-    return call
-
-
 def coroutine(
     method: Callable[Concatenate[Any, P], R], run: Callable[[Any, Callable[[], R]], Awaitable[T]]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
@@ -137,20 +127,15 @@ def apart(_twin: Any, call: Callable[[], T]) -> asyncio.Future[T]:
 
 def same(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
     """Return a method that does not wait: that of the client."""
-
-    @wraps(method)
-    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
-        return getattr(self.client, method.__name__)(*arguments, **named)  # type: ignore[no-any-return]
-
-    return call
+    return changed(method, lambda found: found)
 
 
-def iterated(method: Callable[Concatenate[Any, P], T], iterate: Callable[[T], R]) -> Callable[Concatenate[Any, P], R]:
-    """Return a method that does not wait, with the result of ``iterate`` for that of the client."""
+def changed(method: Callable[Concatenate[Any, P], T], change: Callable[[T], R]) -> Callable[Concatenate[Any, P], R]:
+    """Return a method that does not wait, with the result of ``change`` for that of the client."""
 
     @wraps(method)
     def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> R:
-        return iterate(getattr(self.client, method.__name__)(*arguments, **named))
+        return change(getattr(self.client, method.__name__)(*arguments, **named))
 
     return call
 
