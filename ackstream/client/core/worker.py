@@ -81,6 +81,8 @@ class Worker(Closing):
         check_word("start", start, Start)
         connection = connection_of(brokers)
         self.skipped, self.originator_key = 0, connection.kafka.originator_key
+        # another member, or the next start, handles a record that is not done
+        self.grouped = group is not None
         self.now = connection.now
         self.life = life or Lifetime()
         self.life.end = self._leave
@@ -146,11 +148,6 @@ class Worker(Closing):
         The group reads records with delayed answers again. Called by a handler, this runs after that.
         """
         self._ending.close()
-
-    @property
-    def grouped(self) -> bool:
-        """Whether another member, or the next start, handles a record that is not done."""
-        return self._member is not None
 
     def pause(self, seconds: float) -> bool:
         """Wait, in ``handle``; return whether the worker goes on. Once it is closed, the wait is over."""
