@@ -24,6 +24,7 @@ from ackstream.client.queues.queued_messages import AckMode, FlowQos, QueueMessa
 from ackstream.client.reading.samples import ReaderQos, Sample, WriterQos
 from ackstream.client.requests.replies import Reply
 from ackstream.kafka.clients import DELIVERY_SECONDS
+from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
 from ackstream.protocol.messages import CommandAck
@@ -55,6 +56,19 @@ class RequesterOptions(ClientOptions):
     grace: float = 10.0
     delivery_timeout: float = DELIVERY_SECONDS
     on_amended: Callable[[Reply], object] | None = None
+
+
+@dataclass(frozen=True)
+class CommandRequest:
+    """The arguments of ``Requester.send``, which documents them."""
+
+    command: Envelope
+    _: KW_ONLY
+    timeout: float | str | None = None
+    acks: Iterable[str] | None = None
+    response_required: bool | None = None
+    correlation_id: str | None = None
+    on_stored: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -15,10 +15,11 @@ from ackstream.client.core.connection import ReliableSender, Sending, connection
 from ackstream.client.core.lifetime import Client, Lifetime, call_handler
 from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, RequestError, RequestTimeout
-from ackstream.client.options import RecordRequest, RequesterOptions
+from ackstream.client.options import CommandRequest, RecordRequest, RequesterOptions
 from ackstream.client.requests import replies
 from ackstream.client.requests.commands import RECORD, address, address_record, fields_in, retrieval, signed
 from ackstream.client.requests.open_requests import OpenRequest, OpenRequests
+from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.headers import TIMEOUT
 from ackstream.protocol.ditto.requests import read_request
@@ -88,16 +89,8 @@ class Requester(Client):
             **{name: counts[name] for name in replies.RequesterStatistics.__struct_fields__} | others
         )
 
-    def send(
-        self,
-        command: Envelope,
-        *,
-        timeout: float | str | None = None,
-        acks: Iterable[str] | None = None,
-        response_required: bool | None = None,
-        correlation_id: str | None = None,
-        on_stored: Callable[[], None] | None = None,
-    ) -> Future[replies.Reply]:
+    @takes(CommandRequest)
+    def send(self, new: CommandRequest) -> Future[replies.Reply]:
         """Send a request; the future ends with its reply. The service answers an invalid request with an error.
 
         The parameters set the command's headers; ``None`` leaves a header unchanged.
@@ -112,10 +105,7 @@ class Requester(Client):
         :raises ValueError: the correlation-id has more than 1,024 bytes in JSON
         :raises ClosedError: the requester is closed
         """
-        envelope, _ = address(
-            command, timeout=timeout, acks=acks, response_required=response_required, correlation_id=correlation_id
-        )
-        return self._send(envelope, on_stored)
+        return self._send(_addressed(new), new.on_stored)
 
     def _send(
         self, envelope: Envelope, on_stored: Callable[[], None] | None, updates: replies.Updates | None = None
@@ -133,57 +123,37 @@ class Requester(Client):
         wait = timeout_ms / 1000 + self._options.grace
         return self._open(self._record(envelope), envelope, wait, on_stored, updates)
 
-    def stream(
-        self,
-        command: Envelope,
-        *,
-        timeout: float | str | None = None,
-        acks: Iterable[str] | None = None,
-        correlation_id: str | None = None,
-        on_stored: Callable[[], None] | None = None,
-    ) -> replies.Updates:
+    @takes(CommandRequest)
+    def stream(self, new: CommandRequest) -> replies.Updates:
         """Send a request, and iterate over its acknowledgements as they come; the last one is the reply.
 
         Its header ``progress`` is set. Parameters and errors are those of :meth:`send`; those of its future are raised
         by the iteration.
         """
         self._check_thread()
-        envelope, _ = address(command, timeout=timeout, acks=acks, correlation_id=correlation_id)
+        envelope, updates = _addressed(new), replies.Updates(self._connection.future)
         envelope.headers[PROGRESS] = True
-        updates = replies.Updates(self._connection.future)
-        self._send(envelope, on_stored, updates)
+        self._send(envelope, new.on_stored, updates)
         return updates
 
-    def request(
-        self,
-        command: Envelope,
-        *,
-        timeout: float | str | None = None,
-        acks: Iterable[str] | None = None,
-        correlation_id: str | None = None,
-    ) -> replies.Reply:
+    @takes(CommandRequest)
+    def request(self, new: CommandRequest) -> replies.Reply:
         """Send a request and wait for its reply; see ``send`` for parameters and errors."""
         self._check_thread()
-        return self.send(command, timeout=timeout, acks=acks, correlation_id=correlation_id).result()
+        return self.send(**vars(new)).result()
 
-    def publish(
-        self,
-        command: Envelope,
-        *,
-        timeout: float | str | None = None,
-        acks: Iterable[str] | None = None,
-        correlation_id: str | None = None,
-    ) -> Future[replies.Stored]:
+    @takes(CommandRequest)
+    def publish(self, new: CommandRequest) -> Future[replies.Stored]:
         """Send a request without a reply (response-required false); requested acknowledgements are recorded.
 
         The future ends when the broker has stored the request, or fails with ``NotSentError`` or ``ClosedError``; its
         callbacks run in the producer's thread. Parameters and errors are those of :meth:`send` but
-        ``NoReplyExpectedError``.
+        ``NoReplyExpectedError``; with ``response_required`` it is a ``BadParameterError``.
         """
-        envelope, _ = address(
-            command, timeout=timeout, acks=acks, response_required=False, correlation_id=correlation_id
-        )
-        return self._open(self._record(envelope), envelope, None)
+        if new.response_required:
+            raise BadParameterError("publish has response_required, but no future for the response: use send().")
+        envelope = _addressed(replace(new, response_required=False))
+        return self._open(self._record(envelope), envelope, None, new.on_stored)
 
     @takes(RecordRequest)
     def send_record(self, new: RecordRequest) -> Future[replies.Reply]:
@@ -337,6 +307,11 @@ class Requester(Client):
             f"the correlate job runs{hint}.",
             request.correlation_id,
         )
+
+
+def _addressed(new: CommandRequest) -> Envelope:
+    given = {name: value for name, value in vars(new).items() if name not in ("command", "on_stored")}
+    return address(new.command, **given)[0]
 
 
 def fields_of(requester: Requester, timeout: float | str | None = None) -> Callable[[str, str], dict[str, Any]]:

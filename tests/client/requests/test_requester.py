@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client import ClosedError, Command, CorrelationIdInUseError, Requester, RequestTimeout
+from ackstream.client import (
+    BadParameterError,
+    ClosedError,
+    Command,
+    CorrelationIdInUseError,
+    Requester,
+    RequestTimeout,
+)
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Correlate, Settings
 from ackstream.testing import RequestSystem
@@ -179,3 +186,8 @@ def test_without_a_handler_a_second_reply_is_ignored(system: RequestSystem) -> N
         _amendable(requester, "signals", amend=True).result()
         write(system, "signals", "amended")
         assert (requester.statistics.malformed, requester.statistics.foreign) == (0, 1)
+
+
+def test_a_publication_that_requires_a_response_is_refused(system: RequestSystem) -> None:
+    with system.requester() as requester, pytest.raises(BadParameterError, match="use send"):
+        requester.publish(COMMAND, response_required=True)
