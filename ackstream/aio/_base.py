@@ -313,17 +313,10 @@ class AsyncIteration(AsyncIterator[M], Generic[M]):
                 if (ready := self._at_hand()) is not None:
                     return ready
                 self._coming = self._ask()
-            try:
-                message = await asyncio.shield(self._coming)
-            except asyncio.CancelledError:
-                if self._coming.cancelled():
-                    self._coming = None
-                raise
-            except BaseException:
-                self._coming = None
-                raise
-            self._coming = None
-            return message
+            # a wait that is cancelled leaves the message to the next one
+            await asyncio.wait([self._coming])
+            coming, self._coming = self._coming, None
+            return coming.result()
 
     async def __anext__(self) -> M:
         message = await self.receive()

@@ -129,11 +129,10 @@ class Inbox:
     ) -> None:
         """Open the file of a group, or create it; ``failed`` is called with the ``StoreError`` of a later call."""
         lost = "carries requests out again whose answers were not committed"
-        layout: dict[str, Any] = {"version": _VERSION, "schema": _SCHEMA, "lost": lost}
-        self._file, self._failed = StoreFile(path, group, what="inbox", **layout), failed
+        self._file = StoreFile(path, group, what="inbox", version=_VERSION, schema=_SCHEMA, lost=lost)
         # a place is the number of bytes up to it
         ((self._place, latest),) = self._file.read("SELECT ifnull(max(place), 0), ifnull(max(at), 0) FROM requests")
-        self._now, self._began = now, now() - latest
+        self._failed, self._now, self._began = failed, now, now() - latest
 
     def get(self, reply_id: str) -> list[Delayed] | None:
         """Return the answers to a request; ``None`` if it was not carried out, as far as is known."""
