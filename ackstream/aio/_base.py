@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
+
+log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=Client)
 M = TypeVar("M")
@@ -243,10 +246,13 @@ class AsyncClient(Generic[C]):
         options = self._options
         for name, option in options.items():
             if option is not None and (name in _HANDLERS or inspect.iscoroutinefunction(option)):
-                options = options | {name: partial(self._handle, loop, option)}
+                # a request in on_amended is answered in the thread that calls it
+                options = options | {name: partial(self._handle, loop, option, waits=name != "on_amended")}
         return self._kind(**options)  # type: ignore[no-any-return]
 
-    def _handle(self, loop: asyncio.AbstractEventLoop, handler: Callable[..., Any], *arguments: Any) -> Any:
+    def _handle(
+        self, loop: asyncio.AbstractEventLoop, handler: Callable[..., Any], *arguments: Any, waits: bool
+    ) -> Any:
         """Call a handler in the client's thread; an awaitable that it returns is awaited in the loop."""
         # it may use the twin, which has its client only then; but a group that is slow to join waits for this thread
         self._entered.wait(ENTRY_SECONDS)
@@ -258,11 +264,17 @@ class AsyncClient(Generic[C]):
             _HANDLING.set(self)
             return await found
 
-        return asyncio.run_coroutine_threadsafe(finished(), loop).result()
+        future = asyncio.run_coroutine_threadsafe(finished(), loop)
+        return future.result() if waits else future.add_done_callback(_log_failure)
 
     def after_others(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Call a function that may wait in the thread of this twin, after all earlier ones."""
         return self._thread.make(function, *arguments)
+
+
+def _log_failure(future: Future[Any]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.error("A handler failed", exc_info=error)
 
 
 def _close_made(making: asyncio.Future[Any]) -> None:

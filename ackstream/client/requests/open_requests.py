@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any, Literal
 
 from ackstream.client.core.lifetime import call_handler
@@ -152,7 +151,7 @@ class OpenRequests:
         """
         reply_id = identity = reply.reply_id.encode()
         if reply.is_update:
-            identity += blake2b(reply.data, digest_size=16).digest()
+            identity += b"-%d" % reply.version
         with self._lock:
             if reply_id in self._answered or identity in self._answered:
                 self.counts["repeats"] += 1
@@ -204,6 +203,9 @@ class OpenRequests:
                 request = self._open.get(heapq.heappop(self._agenda)[1])
                 if request is not None and (verdict := self._judge(request, now)) is not None:
                     self._close(request, verdict)
+                    if request.amendable and request.reply_id is not None:
+                        # the reply may be late, and a second one follow
+                        self._amendable[request.reply_id.encode()] = None
                     found.append((request, verdict))
         return found
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import Request, foreign_to, quorum_reached, response_matches
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
-from ackstream.protocol.record_headers import CANCEL, REPLY_ID
+from ackstream.protocol.record_headers import CANCEL
 
 COMMAND_TIMEOUT = "command.timeout"
 FOREIGN = "A response did not count: only the twin answers twin commands, and it answers no others."
@@ -93,34 +93,6 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     extended: dict[str, int] = {}
 
 
-Match: TypeAlias = 'Pending | Literal["held", "later", "late", "orphan", "unrequested"]'
-
-
-def match(pending: Pending | None, record: Record, claimed: int, end: int, hold_ms: int) -> Match:
-    """Return the request that an answer is for, or why it does not count.
-
-    ``held``: its request may follow; ``later``: once the open request is decided, which it may amend.
-
-    :param claimed: until when requests that were decided claim the correlation-id, in epoch milliseconds
-    :param end: the same, with the open request
-    :param hold_ms: how much older an answer may be than its request
-    """
-    if pending is not None and pending.started_at > record.timestamp:
-        # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
-        if record.timestamp <= claimed:
-            return "late"
-        if pending.started_at > record.timestamp + hold_ms:
-            return "orphan"
-    if pending is None or record.timestamp > pending.deadline:
-        if record.timestamp > end:
-            return "held"
-        return "later" if pending is not None and pending.request.amend_ms else "late"
-    if record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
-        # of another command with the same correlation-id, such as a copy of the request
-        return "unrequested"
-    return pending
-
-
 def apply(pending: Pending, reading: AckReading, record: Record, longest_ms: int) -> Applied:
     """Apply a record to an open request. Raises DittoError if a header of a response has the wrong type."""
     # ``longest_ms``: no label is awaited for longer
@@ -131,11 +103,17 @@ def apply(pending: Pending, reading: AckReading, record: Record, longest_ms: int
     if reason is not None:
         return Applied([(received, "invalid") for received in reading.received], reason)
     if answer is None:
-        return _acknowledge(pending, reading.received, longest_ms)
+        return acknowledge(pending, reading.received, longest_ms)
     # a subscriber's error is a response, the twin's is not
     if reading.kind == "error" and of_twin:
         return _fail(answer, *reading.received)
     return _respond(pending, answer, record, longest_ms)
+
+
+def count(pending: Pending, applied: Applied) -> Decide | None:
+    """Add the acknowledgements that count to a request; return how it is decided if they complete it."""
+    pending.received += [received for received, found in applied.received if found == "accepted"]
+    return applied.decide
 
 
 def time_out(pending: Pending) -> Decision:
@@ -158,7 +136,7 @@ def cancel(pending: Pending) -> Decision:
     return _refuse(pending, "cancelled", pending.missing, errors.request_cancelled(), read_text(pending.headers))
 
 
-def _acknowledge(pending: Pending, acks: list[Received], longest_ms: int) -> Applied:
+def acknowledge(pending: Pending, acks: list[Received], longest_ms: int) -> Applied:
     """Count the first acknowledgement of each awaited label, and give time to those that report progress."""
     request, arrived, extended = pending.request, list(pending.received), pending.extended.copy()
     disposed: list[Disposed] = []
@@ -201,7 +179,7 @@ def _respond(pending: Pending, response: Envelope, record: Record, longest_ms: i
     if not request.waits_for_acks:
         found: AckDisposition = "progress" if ack.status == PROCESSING else "accepted"
         return Applied([(received, found)], None, None if found == "progress" else plain)
-    applied = _acknowledge(pending, [received], longest_ms)
+    applied = acknowledge(pending, [received], longest_ms)
     if applied.decide is not None and request.awaited in SINGLE:
         return Applied(applied.received, None, plain)
     return applied
@@ -227,10 +205,15 @@ def amend(pending: Pending, decide: Decide) -> Decision | None:
     return msgspec.structs.replace(decision, completed_by="amended") if is_success(decision.status) else None
 
 
-def update(pending: Pending, acks: list[Received], limit: int) -> bytes:
-    """Write acknowledgements for the requester of an open request, in at most ``limit`` bytes, by those of a reply."""
+def update(pending: Pending, acks: Sequence[Received], limit: int) -> bytes | None:
+    """Write acknowledgements of different labels for the requester of an open request, shortened as in a reply.
+
+    ``None``: they have more than ``limit`` bytes nevertheless.
+    """
     _, text = _write(pending, acks, PROCESSING)
-    return text if len(text) <= limit else _write(pending, _left_out(pending, acks, len(text) - limit), PROCESSING)[1]
+    if len(text) > limit:
+        _, text = _write(pending, _left_out(pending, acks, len(text) - limit), PROCESSING)
+    return text if len(text) <= limit else None
 
 
 def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
@@ -242,7 +225,9 @@ def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
         return decision
     if decision.aggregate:
         acks = _left_out(pending, _entries(pending), len(decision.reply) - limit)
-        status, reply = _write(pending, acks, _quorum_status(pending))
+        # one that was amended stays a success
+        wanted = decision.status if decision.completed_by == "amended" else _quorum_status(pending)
+        status, reply = _write(pending, acks, wanted)
         if len(reply) <= limit:
             return msgspec.structs.replace(decision, status=status, reply=reply)
     error, headers = errors.reply_too_large(len(decision.reply), limit), {"correlation-id": pending.correlation_id}

@@ -45,6 +45,7 @@ OUTPUT_SCHEMA = (
     "topic STRING, key BINARY, value BINARY, reply_id STRING, status STRING, completed_by STRING,"
     " spring_correlation BINARY, reason STRING, traceparent BINARY, partition INT, version STRING"
 )
+HEADERS = "array<struct<key: string, value: binary>>"
 
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
 
@@ -234,10 +235,14 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
     reply, (spring, trace, version) = entries
     of_spring, traced = F.col("spring_correlation").isNotNull(), F.col("traceparent").isNotNull()
     # cases and not one filtered array: these are compiled, a lambda is interpreted record by record
-    present = F.filter(F.array(*reply, spring, trace, version), lambda each: each["value"].isNotNull())
+    numbered = F.concat(
+        F.array(*reply, version),
+        F.when(of_spring, F.array(spring)).otherwise(F.array().cast(HEADERS)),
+        F.when(traced, F.array(trace)).otherwise(F.array().cast(HEADERS)),
+    )
     headers = (
-        # few replies have one
-        F.when(F.col("version").isNotNull(), present)
+        # few replies are
+        F.when(F.col("version").isNotNull(), numbered)
         .when(of_spring & traced, F.array(*reply, spring, trace))
         .when(of_spring, F.array(*reply, spring))
         .when(traced, F.array(*reply, trace))

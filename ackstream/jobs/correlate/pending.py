@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from ackstream.jobs.correlate.state import (
 )
 from ackstream.observe.metrics import DEADLINE, OLDEST_REQUEST, OPEN_REQUESTS, Tally
 from ackstream.protocol.ditto.labels import DeclaredTimes
+from ackstream.protocol.ditto.requests import foreign_to
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import REPLY_ID
 from ackstream.settings.base import ENDLESS
@@ -82,6 +83,35 @@ class PendingRequests:
             pending = decode_pending(entry.body)
             self.opened[pending.correlation_id] = pending
 
+    def match(  # noqa: PLR0911 - one for each outcome
+        self, record: Record, claimed: int, end: Callable[[Pending], int], hold_ms: int
+    ) -> Pending | Literal["held", "later", "late", "orphan", "unrequested"]:
+        """Return the request of the opened hash that an answer is for, or why it does not count.
+
+        ``held``: its request may follow; ``later``: it is late, and may amend the open request once that has timed out.
+
+        :param claimed: until when requests that were decided claim the correlation-id, in epoch milliseconds
+        :param end: returns the same of an open request
+        :param hold_ms: how much older an answer may be than its request
+        """
+        pending = self.opened.get(record.correlation_id)
+        if pending is None:
+            return "held" if record.timestamp > claimed else "late"
+        if pending.started_at > record.timestamp:
+            # older than this request, whichever of the two was read first: for an earlier use of the id, or too old
+            if record.timestamp <= claimed:
+                return "late"
+            if pending.started_at > record.timestamp + hold_ms:
+                return "orphan"
+        if record.timestamp > pending.deadline:
+            if record.timestamp > end(pending):
+                return "held"
+            return "later" if pending.request.amend_ms else "late"
+        if record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
+            # of another command with the same correlation-id, such as a copy of the request
+            return "unrequested"
+        return pending
+
     def due(self, before: int) -> Pending | None:
         """Return the first of them whose deadline is before a time."""
         return min((one for one in self.opened.values() if one.deadline < before), key=_deadline, default=None)
@@ -123,6 +153,13 @@ class PendingRequests:
         return min((decode_head(entry.body).started_at for entry in self._shelf.first(FEW)), default=None)
 
 
+MOST_SUCCESSORS = 32
+
+
+Amended: TypeAlias = "tuple[Pending, Decision, int]"
+"""A request that has timed out and succeeds nevertheless, its decision, and when that was made."""
+
+
 class TimedOutRequests:
     """Requests that have timed out, and may be amended by late answers, each until its time."""
 
@@ -130,24 +167,54 @@ class TimedOutRequests:
         self.shelf = Shelf(store, shelved)
         self._longest_ms = longest_ms
 
-    def keep(self, request: Pending, end: int) -> None:
+    @staticmethod
+    def defers(pending: Pending, reading: AckReading, record: Record) -> bool:
+        """Keep a late answer that may amend an open request; return whether its record is read again after that."""
+        if reading.kind == "acks":
+            if foreign_to(pending.request, reading.topic, {}) is None:
+                pending.keep_late(reading.received)
+            return False
+        # a response is needed whole
+        if len(pending.successors) >= MOST_SUCCESSORS:
+            return False
+        pending.successors.append(record)
+        return True
+
+    def keep(self, request: Pending, end: int) -> Amended | None:
         """Keep a request; until its end each label may answer as if its deadline had not passed."""
         extended = dict.fromkeys(request.request.awaited, end)
-        kept = replace(request, extended=extended, deadline=end, successors=[])
+        # an error that ended the wait is no answer
+        received = [one for one in request.received if one.label is not None]
+        kept = replace(request, received=received, extended=extended, deadline=end, successors=[], late=[])
+        for late in sorted(request.late, key=attrgetter("timestamp", "partition", "offset")):
+            if late.timestamp <= end:
+                applied = decision.acknowledge(kept, [late], self._longest_ms)
+                if (decide := decision.count(kept, applied)) is not None:
+                    return self._decided(kept, decide, late.timestamp)
         self.shelf.add([PieceEntry(kept.hash, end, encode(kept))])
+        return None
 
-    def amend(self, reading: AckReading, record: Record) -> tuple[Pending, Decision] | None:
+    def amend(self, reading: AckReading, record: Record) -> Amended | None:
         """Let a late answer count for its request; return the request and its decision if that succeeds now."""
-        kept, amended = list[PieceEntry](), None
-        for entry in self.shelf.take(record.hash):
-            pending = decode_pending(entry.body)
-            decide = self._apply(pending, reading, record)
-            if decide is None:
-                kept.append(replace(entry, body=encode(pending)))
-            elif (decided := decision.amend(pending, decide)) is not None:
-                amended = pending, decided
-        self.shelf.add(kept)
+        entries, kept, amended = [*self.shelf.take(record.hash)], list[PieceEntry](), None
+        try:
+            for entry in entries:
+                pending = decode_pending(entry.body)
+                decide = self._apply(pending, reading, record)
+                if decide is None:
+                    kept.append(replace(entry, body=encode(pending)))
+                else:
+                    amended = self._decided(pending, decide, record.timestamp)
+        except Exception:
+            kept = entries
+            raise
+        finally:
+            self.shelf.add(kept)
         return amended
+
+    def _decided(self, pending: Pending, decide: Decide, at: int) -> Amended | None:
+        decided = decision.amend(pending, decide)
+        return None if decided is None else (pending, decided, at)
 
     def _apply(self, pending: Pending, reading: AckReading, record: Record) -> Decide | None:
         if pending.correlation_id != record.correlation_id:
@@ -159,9 +226,7 @@ class TimedOutRequests:
             return None
         # one with a header of a wrong type has its row, as late
         with suppress(DittoError):
-            applied = decision.apply(pending, reading, record, self._longest_ms)
-            pending.received += [received for received, found in applied.received if found == "accepted"]
-            return applied.decide
+            return decision.count(pending, decision.apply(pending, reading, record, self._longest_ms))
         return None
 
     def forget(self, watermark: int) -> None:

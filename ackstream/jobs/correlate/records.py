@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,7 @@ class Writer:
         # by the numbers of the state: SIGNALS, ACKS, …
         self._sources = topics.signals, topics.acks, topics.twin_acks, topics.declarations
         self._limit = topics.value_bytes
-        self._written = (query_id, batch_id)
+        self._written, self._batch = (query_id, batch_id), str(batch_id)
         self._buffer = bytearray()
         self.emissions: list[Emission] = []
         self.size = 0
@@ -152,12 +153,19 @@ class Writer:
         self._ledger(key, LedgerRecord("outcome", outcome.id, *self._written, row, acks, outcome))
         self.figures.decided(outcome, len(acks))
 
-    def update(self, pending: Pending, acks: list[Received]) -> None:
-        """Publish acknowledgements of an open request to its requester."""
-        key, reply = pending.correlation_id.encode(), decision.update(pending, acks, self._limit)
-        topic, partition = self._to(pending, reply)
+    def update(self, pending: Pending, acks: Sequence[Received]) -> None:
+        """Publish acknowledgements of an open request to its requester, if they can be written: the reply has them."""
+        try:
+            reply = decision.update(pending, acks, self._limit)
+        except Exception:
+            log.exception("An update of the request %s cannot be written", pending.correlation_id)
+            reply = None
+        if reply is None:
+            return
+        key, (topic, partition) = pending.correlation_id.encode(), self._to(pending, reply)
         spring, trace = pending.spring_correlation, record_headers.trace_of(pending.headers)
-        own = (pending.reply_id, str(PROCESSING), record_headers.UPDATE, spring, None, trace, partition)
+        # a replayed batch has its number
+        own = (pending.reply_id, str(PROCESSING), record_headers.UPDATE, spring, None, trace, partition, self._batch)
         self.size += len(reply)
         self.emissions.append(Emission(topic, key, reply, *own))
 

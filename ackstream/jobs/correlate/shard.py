@@ -77,7 +77,7 @@ class CorrelateShard:
         # of one hash: ids and rows of signals that are not recorded yet, acknowledgements that requesters get at the
         # end of the batch, and the end of the claim that was decided last
         self._unrecorded: dict[str, tuple[str, SignalRow]] = {}
-        self._news: dict[str, list[Received]] = {}
+        self._news: dict[str, dict[str, Received]] = {}
         self._claimed = _NEVER
 
     def load(self, version: int, blob: bytes) -> None:
@@ -179,9 +179,9 @@ class CorrelateShard:
         for signal_id, row in self._unrecorded.values():
             self._writer.record_signal(signal_id, row)
         self._unrecorded.clear()
-        for key, news in self._news.items():
-            self._writer.update(self._pending.opened[key], news)
-        self._news.clear()
+        while self._news:
+            key, news = self._news.popitem()
+            self._writer.update(self._pending.opened[key], list(news.values()))
         self._pending.close()
 
     def _refuse(self, record: Record | Pending, error: Exception) -> None:
@@ -249,39 +249,35 @@ class CorrelateShard:
         """Count an answer for its request, let it wait, or record why it does not count."""
         reading = self._reader.answer_of(record)
         key = reading.correlation_id
-        pending = self._pending.opened.get(record.correlation_id)
-        judged: decision.Match | Barred | None = None if early else self._barred(reading, record)
-        if judged is None:
-            end = self._claimed if pending is None else self._recent.end(pending)
-            judged = decision.match(pending, record, self._claimed, end, self._limits.orphan_hold)
+        barred = None if early else self._barred(reading, record)
+        judged = barred or self._pending.match(record, self._claimed, self._recent.end, self._limits.orphan_hold)
         if isinstance(judged, Pending):
             self._apply(judged, reading, record)
-        elif judged == "later":
-            self._pending.opened[record.correlation_id].successors.append(record)
         elif judged == "held":
             self._held.add([record_entry(record, record.timestamp + self._limits.orphan_hold)])
         elif judged == "waiting":
             self._undeclared.wait(key, record)
-        else:
-            self._writer.unmatched(reading, judged)
+        elif judged != "later" or not self._timed_out.defers(self._pending.opened[key], reading, record):
+            self._writer.unmatched(reading, "late" if judged == "later" else judged)
             if judged == "late" and (amended := self._timed_out.amend(reading, record)) is not None:
-                self._writer.outcome(*amended, record.timestamp, None)
+                self._writer.outcome(*amended, None)
 
     def _apply(self, pending: Pending, reading: AckReading, record: Record) -> None:
         """Count an answer for its request, which it may complete."""
         applied = decision.apply(pending, reading, record, self._limits.max_timeout)
         self._writer.unused(reading.correlation_id, applied.received, pending, applied.note)
         # nothing fails from here on
-        pending.received += [received for received, found in applied.received if found == "accepted"]
+        decide = decision.count(pending, applied)
         if pending.request.progress and pending.request.response_required:
             for received, found in applied.received:
                 if found in ("accepted", "progress"):
-                    self._news.setdefault(pending.correlation_id, []).append(received)
+                    self._news.setdefault(pending.correlation_id, {})[received.label or ""] = received
+        pending.keep_late(received for received, found in applied.received if found == "late")
         pending.note = applied.note or pending.note
         if applied.extended:
             pending.extend(applied.extended)
-        if applied.decide is not None:
-            self._close(pending, applied.decide, max(record.timestamp, pending.started_at))
+        if decide is not None:
+            self._close(pending, decide, max(record.timestamp, pending.started_at))
 
     def _barred(self, reading: AckReading, record: Record) -> Barred | None:
         """Return why an answer does not count for any request; ``waiting``: the declaration of its label may follow."""
@@ -329,15 +325,18 @@ class CorrelateShard:
             decided_at = max([pending.deadline, *(received.timestamp for received in pending.received)])
         closing = pending, decide, decided_at, row
         guarded(closing, self._reply, self._reply_with_error, (self._writer.emissions,))
-        if decide is decision.time_out and pending.request.amend_ms:
-            self._timed_out.keep(pending, self._recent.amend_end(pending))
         if pending.successors:
             self._following.append((pending.successors, self._process))
 
     def _reply(self, closing: tuple[Pending, Decide, int, SignalRow | None]) -> None:
         """Write the answer to a request that ends, and record its signal with it, if that is not recorded yet."""
         pending, decide, decided_at, row = closing
-        self._writer.outcome(pending, decide(pending), decided_at, row)
+        decided = decide(pending)
+        self._writer.outcome(pending, decided, decided_at, row)
+        if decided.completed_by == "timeout" and pending.request.amend_ms:
+            amended = self._timed_out.keep(pending, self._recent.amend_end(pending))
+            if amended is not None:
+                self._writer.outcome(*amended, None)
 
     def _reply_with_error(self, closing: tuple[Pending, Decide, int, SignalRow | None], error: Exception) -> None:
         pending, _, decided_at, _ = closing

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from ackstream.protocol.ditto.acknowledgements import PROCESSING
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.ditto.requests import AS_REMEMBERED, Request
 from ackstream.spark.pieces import PieceEntry
@@ -117,7 +118,7 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     # why live responses were rejected, for the text of a later timeout
     note: str | None = None
     # records that are read again when this one is decided: of a later request with the same correlation-id, and late
-    # acknowledgements of a request that may be amended
+    # responses to one that may be amended
     successors: list[Record] = []
     # the request's headers that an aggregate repeats, as JSON text; the request keeps its correlation-id alone
     headers: bytes = b"{}"
@@ -127,6 +128,17 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     extended: dict[str, int] = {}
     # the topic of its record
     source: int = SIGNALS
+    # the first late acknowledgement of each missing label, if it may be amended
+    late: list[Received] = []
+
+    def keep_late(self, received: Iterable[Received]) -> None:
+        """Keep late acknowledgements that may amend the request once it has timed out."""
+        if not self.request.amend_ms:
+            return
+        for one in received:
+            known = {other.label for other in (*self.received, *self.late)}
+            if one.label in self.request.awaited and one.label not in known and one.status != PROCESSING:
+                self.late.append(one)
 
     def extend(self, deadlines: dict[str, int]) -> None:
         """Give labels more time. If the deadline of those that are missing has passed, the watermark decides."""

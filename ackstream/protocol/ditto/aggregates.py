@@ -276,8 +276,8 @@ def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bo
     # and whether one names the sender
     texts = tuple(name for name in names if name in definitions.TEXTS or name not in definitions.DEFINITIONS)
     typed = tuple(name for name in names if name not in texts and name != definitions.CORRELATION_ID)
-    # a quorum is for the labels of its request, and a text of a request of the shape may be no duration
-    spelled = not {definitions.ACK_QUORUM, definitions.AMEND} & {*names} and all(
+    # the values of these texts matter
+    spelled = not {definitions.ACK_QUORUM, definitions.PROGRESS, definitions.AMEND} & {*names} and all(
         name in definitions.DEFINITIONS or name.lower() not in definitions.DEFINITIONS for name in names
     )
     return texts, typed, spelled, definitions.ORIGINATOR in names

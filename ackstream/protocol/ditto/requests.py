@@ -102,7 +102,10 @@ def read_request(
 
 def read_course(headers: Mapping[str, Any], labels: Sequence[str]) -> tuple[dict[str, int] | None, bool, int]:
     """Return quorum, progress and ``amend_ms`` of a request, given its (read) headers. Raises DittoError 400."""
-    return read_quorum(headers, labels), headers.get(names.PROGRESS, False), read_amend(headers)
+    progress = headers.get(names.PROGRESS, "false")
+    if progress not in ("true", "false"):
+        raise errors.header_type_invalid(names.PROGRESS, progress, "boolean")
+    return read_quorum(headers, labels), progress == "true", read_amend(headers)
 
 
 AS_REMEMBERED = -1
@@ -110,15 +113,22 @@ MOST_AMEND_MS = 86_400_000
 
 
 def read_amend(headers: Mapping[str, Any]) -> int:
-    """Return for how many milliseconds after its deadline a request may still succeed, at most a day; 0: it may not.
+    """Return for how many milliseconds after its deadline a request may still succeed; 0: it may not.
 
-    The header ``amend`` is a duration, or ``true`` for :data:`AS_REMEMBERED`: as long as the service remembers
-    decided requests (``correlate.recent_memory``). Raises DittoError 400 for another text.
+    The header ``amend`` is a duration, of which more than a day counts as a day, or ``true`` for :data:`AS_REMEMBERED`:
+    as long as the service remembers decided requests (``correlate.recent_memory``). Raises DittoError 400 otherwise.
     """
     text = headers.get(names.AMEND, "false")
     if text in ("true", "false"):
         return AS_REMEMBERED if text == "true" else 0
-    return Duration.parse(text).capped(MOST_AMEND_MS)
+    try:
+        return Duration.parse(text).capped(MOST_AMEND_MS)
+    except DittoError:
+        raise errors.header_invalid(
+            names.AMEND,
+            f"The value '{shown(text)}' of the header '{names.AMEND}' is no duration.",
+            "Give a duration such as 10m, or true.",
+        ) from None
 
 
 def read_quorum(headers: Mapping[str, Any], labels: Sequence[str]) -> dict[str, int] | None:

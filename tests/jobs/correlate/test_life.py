@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ackstream.jobs.correlate import decision
+from ackstream.jobs.correlate.pending import MOST_SUCCESSORS
 from ackstream.jobs.correlate.state import SIGNALS, Record
 from ackstream.jobs.correlate.topics import OVERHEAD_BYTES
 from ackstream.protocol.ledger import reply_id
@@ -315,10 +317,50 @@ def test_a_late_quorum_amends(run: Run, requests: Requests) -> None:
 
 def test_an_answer_that_is_late_before_the_timeout_is_decided_amends_it(run: Run, requests: Requests) -> None:
     run.feed(requests.ask(0, labels=["a-ack"], timeout="10s", amend="1m"), requests.ack(10_001, "a-ack"))
-    assert (run.replies(), run.acks()) == ([], [])
+    assert (run.replies(), run.acks()) == ([], [("a-ack", "late")])
     run.feed(watermark=10_001)
     assert ends(run) == [(408, "timeout"), (200, "amended")]
-    assert run.acks() == [("a-ack", "late")]
+    assert len(run.acks()) == 1
+
+
+def test_a_late_answer_amends_although_another_label_had_more_time(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, timeout="10s", amend="60s"), requests.ack(5_000, "b-ack", 102, extend="30s"))
+    run.feed(requests.ack(15_000, "a-ack"), requests.ack(20_000, "b-ack"), watermark=35_001)
+    assert run.acks() == [("b-ack", "progress"), ("a-ack", "late"), ("b-ack", "accepted")]
+    assert ends(run) == [(424, "timeout"), (200, "amended")]
+
+
+def test_late_answers_before_the_timeout_wait_in_the_state_one_for_each_label(run: Run, requests: Requests) -> None:
+    run.feed(requests.ask(0, labels=["a-ack", "b-ack"], timeout="1s", amend="60s"))
+    for time in range(2_000, 2_100):
+        run.feed(*(requests.ack(time, label, payload="x" * 1_000) for label in ("a-ack", "z-ack")))
+    assert len(run.acks()) == 200
+    assert run.state is not None
+    assert len(run.state[1]) < 5_000
+
+
+def test_a_request_that_its_twin_gave_up_is_amended(run: Run, log: Log) -> None:
+    run.feed(log.command(0, requested_acks=["a-ack", "b-ack"], timeout="10s", amend="1m"))
+    run.feed(log.error(1_000, code="command.timeout"))
+    run.feed(log.ack(2_000, "a-ack"), log.ack(3_000, "b-ack"))
+    assert ends(run) == [(424, "timeout"), (200, "amended")]
+
+
+def test_an_amended_reply_that_has_to_be_shortened_is_a_success(requests: Requests) -> None:
+    run = Run(record_bytes=20_000 + OVERHEAD_BYTES)
+    run.feed(requests.ask(0, timeout="10s", amend="1m"), watermark=10_001)
+    run.feed(*(requests.ack(11_000 + n, label, payload="x" * 15_000) for n, label in enumerate(["a-ack", "b-ack"])))
+    assert ends(run)[-1] == (200, "amended")
+    assert sorted(entries(run.replies()[-1]).values()) == [200, 413]
+
+
+def test_late_responses_before_the_timeout_wait_in_a_limited_number(run: Run, log: Log) -> None:
+    run.feed(log.live(0, timeout="10s", amend="1m"))
+    for time in range(11_000, 11_100):
+        run.feed(log.response(time, topic="things/live/commands/modify"))
+    assert len(run.acks()) == 100 - MOST_SUCCESSORS
+    run.feed(watermark=12_000)
+    assert ends(run)[-1] == (204, "amended")
 
 
 def test_progress_after_the_timeout_amends_nothing(run: Run, requests: Requests) -> None:
@@ -362,6 +404,40 @@ def test_a_requester_gets_the_acknowledgements_of_each_batch(run: Run, requests:
 def test_a_requester_that_asks_for_no_updates_gets_none(run: Run, requests: Requests, headers: dict[str, str]) -> None:
     run.feed(requests.ask(0, timeout="10s", **headers), requests.ack(1, "a-ack"))
     assert run.replies() == []
+
+
+@pytest.mark.parametrize("value", ["yes", "40%", "1"])
+def test_what_is_no_flag_for_updates_is_refused(run: Run, requests: Requests, value: str) -> None:
+    run.feed(requests.ask(0, progress=value))
+    assert ends(run) == [(400, "invalid")]
+    assert "progress" in run.reasons()[0]
+
+
+def test_an_acknowledgement_may_have_any_header_of_that_name(run: Run, log: Log) -> None:
+    run.feed(log.command(0, requested_acks=["a-ack"]), log.ack(1, "a-ack", progress="40%"))
+    assert ends(run) == [(200, "acknowledgements")]
+
+
+def test_only_the_last_acknowledgement_of_a_label_counts_for_the_size_of_an_update(requests: Requests) -> None:
+    run = Run(record_bytes=20_000 + OVERHEAD_BYTES)
+    labels = ["a-ack", "b-ack", "c-ack", "d-ack"]
+    run.feed(requests.ask(0, labels=labels, timeout="10s", progress="true"))
+    slow = [requests.ack(n, "a-ack", 102, payload="x" * 9_000) for n in range(1, 5)]
+    run.feed(*slow, requests.ack(6, "a-ack", 102), *(requests.ack(7, one, payload="x" * 9_900) for one in labels[1:3]))
+    (update,) = run.replies()
+    assert sorted(entries(update).values()) == [102, 200, 413]
+    assert all(len(one.value or b"") <= run.topics.value_bytes for one in run.emissions)
+
+
+def test_an_update_that_cannot_be_written_is_no_end_of_the_batch(
+    run: Run, requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.feed(requests.ask(0, timeout="10s", progress="true"))
+    with monkeypatch.context() as broken:
+        broken.setattr(decision, "update", None)
+        run.feed(requests.ack(1, "a-ack"))
+    run.feed(requests.ack(2, "b-ack"))
+    assert ends(run) == [(200, "acknowledgements")]
 
 
 def test_an_update_is_no_larger_than_a_record_may_be(requests: Requests) -> None:
