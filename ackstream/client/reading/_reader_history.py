@@ -228,8 +228,6 @@ class ReaderHistory(Awaited):
         if self.ended is not None and (self._final or not isinstance(self.ended, ReaderClosedError)):
             raise self.ended
 
-    # -- reports -------------------------------------------------------------------------------------------------------
-
     def due(self, *, closing: bool = False) -> list[Report]:
         """Return the reports to send now; on closing, of everything that is not confirmed."""
         with self.changed:

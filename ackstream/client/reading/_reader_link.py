@@ -124,8 +124,6 @@ class ReaderLink:
     def _partitions(self) -> list[Any]:
         return self.link.assignment.of(self._messages)
 
-    # -- records -------------------------------------------------------------------------------------------------------
-
     def _receive(self, record: Any) -> None:
         if record.topic == self._messages:
             sample = samples.of_record(record, self._reader)
@@ -188,8 +186,6 @@ class ReaderLink:
 
     def _known(self, state: readers.ReaderState) -> list[KnownWriter]:
         return [writer for writer in state.writers if self._reads(writer.writer)]
-
-    # -- after each poll -----------------------------------------------------------------------------------------------
 
     def _step(self, now: float) -> None:
         if self._closed:

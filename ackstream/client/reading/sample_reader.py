@@ -151,8 +151,6 @@ class SampleReader(Client):
         if self._handler is not None:
             self._ending.start(Loop(partial(self._ending.handle, self._handle_all), "ackstream-samples"))
 
-    # -- for the application -----------------------------------------------------------------------------------------
-
     def take(self, max_samples: int = ANY, timeout: float | None = 0.0) -> list[Sample]:
         """Remove samples from the reader's cache; ``application-auto`` acknowledges them at once.
 

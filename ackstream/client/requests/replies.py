@@ -193,9 +193,8 @@ class Updates(Iterator[Reply]):
         """Wait for updates; ``make`` makes a future."""
         self.correlation_id = ""
         self.reply: Future[Reply] = make()
-        self._make = make
-        # the callbacks of a future are called while it is held
-        self._lock = threading.RLock()
+        # the callbacks of a future are called while the lock is held
+        self._make, self._lock = make, threading.RLock()
         self._unread: deque[Reply] = deque()
         self._waiting: deque[Future[Reply | None]] = deque()
         self._bytes = 0
@@ -247,13 +246,12 @@ class Updates(Iterator[Reply]):
     def __next__(self) -> Reply:
         future = self.ask()
         try:
-            found = future.result()
+            if (found := future.result()) is None:
+                raise StopIteration
+            return found
         finally:
             # a wait that was interrupted takes no update
             future.cancel()
-        if found is None:
-            raise StopIteration
-        return found
 
 
 def _give(updates: weakref.ref[Updates], _reply: Future[Reply]) -> None:
