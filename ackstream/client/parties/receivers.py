@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from ackstream.client.core.arguments import Retry, check_type, check_word, names, takes
 from ackstream.client.core.connection import connection_of
+from ackstream.client.core.group import COMMIT_SECONDS
 from ackstream.client.core.labels import Labels
 from ackstream.client.core.lifetime import Client, Lifetime
 from ackstream.client.core.messages import Answers, Work
@@ -282,6 +283,7 @@ class Subscriber(_Receiver[SubscriberStatistics]):
         declared = frozenset(names("labels", options.labels))
         # until when to wait for the labels of each
         self._held: dict[OpenDelivery, float] = {}
+        self._look_at = 0.0
         # with labels all topics, since any signal may request these
         streams = rules.STREAMS if declared else self._subscriptions
         self._start(options, sorted({TOPIC_OF[stream] for stream in streams}), declared)
@@ -339,6 +341,10 @@ class Subscriber(_Receiver[SubscriberStatistics]):
 
     def _turn(self, now: float) -> None:
         super()._turn(now)
+        if now < self._look_at:
+            return
+        # thousands may be held
+        self._look_at = now + COMMIT_SECONDS
         for opened, until in list(self._held.items()):
             if opened.held and now < until:
                 continue
