@@ -20,6 +20,7 @@ from ackstream.client.core.storage import StoreFile
 from ackstream.client.core.worker import Worker
 from ackstream.client.errors import StoreError
 from ackstream.protocol.ditto.acknowledgements import PROCESSING
+from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
 from ackstream.protocol.ditto.labels import check_declared
 from ackstream.protocol.ditto.record_requests import cancels
@@ -248,6 +249,15 @@ def read_order(record: Any) -> Order | None:
     if not cancels(headers, None):
         return None
     return record.topic, text(headers.get(CORRELATION_ID)), text(headers[CANCEL])
+
+
+class Orders(Latest[Order, None]):
+    """The latest orders that a receiver has read, before their requests are handled, or meanwhile."""
+
+    def note(self, record: Any) -> None:
+        """Note a record that was read, if it is an order."""
+        if (order := read_order(record)) is not None:
+            self[order] = None
 
 
 def label_of(message: Envelope) -> str | None:

@@ -23,11 +23,10 @@ from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
 from ackstream.client.options import ReceiverOptions, ResponderOptions, SubscriberOptions
 from ackstream.client.parties import answers, signals
-from ackstream.client.parties.answers import Ack, Answer, Inbox, OpenDelivery, Order, read_order
+from ackstream.client.parties.answers import Ack, Answer, Inbox, OpenDelivery, Orders, read_order
 from ackstream.client.parties.signals import Delivered, Expired, ResponderStatistics, Signal, SubscriberStatistics
 from ackstream.errors import BadParameterError
 from ackstream.protocol.ditto.acknowledgements import issued_ack, write_ack
-from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.ditto.labels import LIVE_RESPONSE
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.ditto.twin import subscriptions as rules
@@ -53,9 +52,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
         self._handler: Callable[[Any], Answer] = options.handler
         self._skips, self._retry = options.expired == "skip", options.retry
         self._counts: Counter[str] = Counter()
-        # it may be read before its request is handled, or meanwhile
-        self._orders: Latest[Order, None] = Latest(answers.MAX_ORDERS)
-        self._connected = ExitStack()
+        self._orders, self._connected = Orders(answers.MAX_ORDERS), ExitStack()
         name = f"The {type(self).__name__} {options.group or ''}".rstrip()
         self._life = Lifetime(None, options.on_error, options.on_connection, name)
 
@@ -68,7 +65,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
             own: dict[str, Any] = {"labels": labels, "life": self._life}
             self._worker = Worker(connection, topics, self._handle, group, options.start, **own)
             self._worker.turn = self._turn
-            self._worker.notice = self._note
+            self._worker.notice = self._orders.note
             # lets others have the labels
             self._worker.release = self._connected.close
             if set(topics) - {"events"}:
@@ -78,11 +75,6 @@ class _Receiver(Client, Generic[AnyStatistics]):
         except BaseException:
             self._connected.close()
             raise
-
-    def _note(self, record: Any) -> None:
-        """Note a record that was read, if it is an order to cancel a request."""
-        if (order := read_order(record)) is not None:
-            self._orders[order] = None
 
     def _handle(self, record: Any, work: Work) -> None:
         if read_order(record) is None:

@@ -158,7 +158,7 @@ def order(**changes: Any) -> Any:
 def test_a_request_that_is_cancelled_before_it_is_handled_is_skipped(kind, changes, cancels):
     receiver = Receiver(kind)
     found = record(MESSAGE, 0, **DOOR)
-    receiver.client._note(order(**changes))
+    receiver.client._orders.note(order(**changes))
     receiver.receive(found)
     counts = receiver.client.statistics
     assert (len(receiver.seen), counts.handled, counts.cancelled) == (not cancels, not cancels, cancels)
@@ -167,7 +167,7 @@ def test_a_request_that_is_cancelled_before_it_is_handled_is_skipped(kind, chang
 
 def test_a_request_that_is_read_again_after_its_order_stays_cancelled():
     receiver = Receiver()
-    receiver.client._note(order())
+    receiver.client._orders.note(order())
     receiver.receive(order())
     receiver.receive(record(TWIN, 0, **DOOR))
     assert (receiver.seen, receiver.client.statistics.cancelled, receiver.client.statistics.received) == ([], 1, 1)
@@ -177,7 +177,7 @@ def test_orders_take_a_bounded_space(monkeypatch):
     monkeypatch.setattr(answers, "MAX_ORDERS", 2)
     receiver = Receiver()
     for offset in range(3):
-        receiver.client._note(order(named=("c", "signals", 0, offset)))
+        receiver.client._orders.note(order(named=("c", "signals", 0, offset)))
     receiver.receive(record(TWIN, 0, **DOOR), record(TWIN, 0, **DOOR))
     assert (len(receiver.seen), receiver.client.statistics.cancelled) == (2, 0)
 
@@ -223,7 +223,7 @@ def test_a_handler_is_called_again_unless_its_error_is_an_answer_or_would_come_t
 def test_a_handler_is_not_called_again_for_a_request_that_was_cancelled():
     receiver = Receiver(retry=Retry(3, 0.0))
     receiver.fails = [ValueError("no")] * 3
-    receiver.during = lambda: receiver.client._note(order())
+    receiver.during = lambda: receiver.client._orders.note(order())
     receiver.receive(record(MESSAGE, 0, **DOOR))
     assert len(receiver.seen) == 1
 
