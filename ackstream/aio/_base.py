@@ -251,7 +251,7 @@ class AsyncClient(Generic[C]):
         return self._kind(**options)  # type: ignore[no-any-return]
 
     def _handle(
-        self, loop: asyncio.AbstractEventLoop, handler: Callable[..., Any], *arguments: Any, waits: bool
+        self, loop: asyncio.AbstractEventLoop, handler: Callable[..., Any], *arguments: Any, waits: bool = True
     ) -> Any:
         """Call a handler in the client's thread; an awaitable that it returns is awaited in the loop."""
         # it may use the twin, which has its client only then; but a group that is slow to join waits for this thread

@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -806,3 +807,37 @@ def test_a_client_is_closed_however_many_waits_of_it_were_cancelled() -> None:
         assert Slow.made.pop().closed.is_set()
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_SECONDS))
+
+
+class _OneThread(Client):
+    """A requester whose only thread gives all replies."""
+
+    def __init__(self, on_amended: Any = None, **_: Any) -> None:
+        self._on_amended = on_amended
+        self._life = Lifetime(None, None, None, "A client")
+        self._thread = ThreadPoolExecutor(1)
+
+    def send(self, command: Any, **_: Any) -> Future[str]:
+        return self._thread.submit(lambda: f"reply to {command}")
+
+    def amend(self, reply: str) -> None:
+        self._thread.submit(self._on_amended, reply)
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+
+def test_a_coroutine_that_gets_a_second_reply_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio.AsyncRequester, "_kind", staticmethod(_OneThread))
+
+    async def main() -> str:
+        asked = asyncio.get_running_loop().create_future()
+
+        async def compensate(reply: str) -> None:
+            asked.set_result(await requester.request(reply))
+
+        async with aio.AsyncRequester("localhost:9092", on_amended=compensate) as requester:
+            requester.client.amend("the second one")  # type: ignore[attr-defined]
+            return str(await asyncio.wait_for(asked, PATIENCE_SECONDS))
+
+    assert asyncio.run(main()) == "reply to the second one"

@@ -214,8 +214,8 @@ def record(reply_id: str, completed_by: str, number: int = 0, identity: str = "c
     topic = "org.acme/lamp/things/twin/acks"
     message = f'{{"topic":"{topic}","path":"/","value":{{"a:b":{{"status":200,"payload":{number}}}}},"status":200}}'
     headers = {"correlation-id": identity, "reply-id": reply_id, "status": str(status), "completed-by": completed_by}
-    if completed_by == "amended":
-        headers["reply-version"] = "2"
+    if completed_by in ("amended", "progress"):
+        headers["reply-version"] = "2" if completed_by == "amended" else str(number)
     return SimpleNamespace(
         topic="replies", offset=number, timestamp=0, value=message.encode(),
         headers=[(name, text.encode()) for name, text in headers.items()],
@@ -254,6 +254,29 @@ def test_an_update_that_is_repeated_after_others_is_given_once() -> None:
     requests.receive(record("r-1", "acknowledgements"))
     assert payloads(updates) == [1, 2, 3]
     assert requests.counts["repeats"] == 2
+
+
+def test_equal_updates_of_different_batches_are_all_given() -> None:
+    requests = OpenRequests()
+    _, updates = streamed(requests)
+    for batch in (1, 2, 2, 3):
+        beat = record("r-1", "progress", batch)
+        beat.value = record("r-1", "progress", 7).value
+        requests.receive(beat)
+    requests.receive(record("r-1", "acknowledgements"))
+    assert payloads(updates) == [7, 7, 7]
+
+
+def test_a_second_reply_is_given_although_the_first_one_came_too_late() -> None:
+    amended: list[Reply] = []
+    requests = OpenRequests(amended.append)
+    request = opened(requests, wait=5.0)
+    request.amendable = True
+    requests.stored(request, 1.0, "r-1")
+    assert verdicts(requests, 6.0) == [("c-1", "no_reply")]
+    requests.receive(record("r-1", "timeout", status=408))
+    requests.receive(record("r-1", "amended"))
+    assert [reply.version for reply in amended] == [2]
 
 
 def test_an_update_that_comes_behind_its_reply_is_not_one_of_a_later_request() -> None:

@@ -55,7 +55,8 @@ def write(system: RequestSystem, topic: str, completed_by: str, number: int = 0,
         "reply-id": reply_id("c", topic, 0, offset),
         "status": str(entries[LABEL]["status"]),
         "completed-by": completed_by,
-    } | ({"reply-version": "2"} if completed_by == "amended" else {})
+        "reply-version": "2" if completed_by == "amended" else str(number),
+    }
     system.feed(
         "replies", json.dumps(message).encode(), headers=[(name, text.encode()) for name, text in headers.items()]
     )
