@@ -41,12 +41,17 @@ def with_links(text: str, path: str) -> str:
 
     :param path: of the page within the project
     """
+    folder = posixpath.dirname(_place(path))
 
     def moved(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link["path"]))
-        return f"]({PAGES.get(target, target.removeprefix('docs/'))}{link['anchor'] or ''})"
+        return f"]({posixpath.relpath(_place(target), folder or '.')}{link['anchor'] or ''})"
 
     return _LINK.sub(moved, text)
+
+
+def _place(path: str) -> str:
+    return PAGES.get(path, path.removeprefix("docs/"))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -1,11 +1,13 @@
 """The reference documents, sentence by sentence: their states, and the tests that show them.
 
-``python -m tests.documents`` writes docs/documents.md from the files in tests/vectors/documents, one per document.
+``python -m tests.documents`` writes docs/project/evidence/documents.md from the files in tests/vectors/documents, one
+per document.
 """
 
 from __future__ import annotations
 
 import ast
+import posixpath
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +19,7 @@ from tests.conformance.scenarios import coverage
 
 ROOT = Path(__file__).parent.parent
 DIRECTORY = ROOT / "tests/vectors/documents"
-PAGE = ROOT / "docs/documents.md"
+PAGE = ROOT / "docs/project/evidence/documents.md"
 FILES = ("ditto-1.4", "ditto", "amps", "connext", "solace", "product")
 """The documents in the order of their ids."""
 
@@ -36,7 +38,8 @@ Made by `python -m tests.documents` of the files in tests/vectors/documents: cha
 - *differs*: by decision, with the reason.
 - *open*: not done yet, with what is missing.
 
-The pages [Ditto](ditto.md), [AMPS](amps.md), [Connext](connext.md) and [Solace](solace.md) describe the whole.
+The pages [Ditto](../../compatibility/ditto.md), [AMPS](../../compatibility/amps.md),
+[Connext](../../compatibility/connext.md) and [Solace](../../compatibility/solace.md) describe the whole.
 """
 
 
@@ -110,12 +113,14 @@ def _scenarios_of(path: str) -> set[str]:
 
 
 def page() -> str:
-    """Return the text of docs/documents.md."""
+    """Return the text of docs/project/evidence/documents.md."""
     documents = load().values()
     parts = [INTRODUCTION, _summary()]
     for document in documents:
         rows = [_row(identity, one) for identity, one in document.sentences.items()]
-        more = ", ".join(f"[{name}]({name})" for name in document.pages)
+        more = ", ".join(
+            f"[{posixpath.basename(name)}]({posixpath.relpath(name, 'project/evidence')})" for name in document.pages
+        )
         head = ["| id | sentence | state | tests |", "| --- | --- | --- | --- |"]
         parts.append("\n".join([f"## {document.title}", "", f"See {more}.", "", *head, *rows, ""]))
     parts.append(_not_seen())

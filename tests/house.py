@@ -59,7 +59,7 @@ DIALECT = {
     "is none": r"\b(?:is|are|was|were) none\b|\bcomes? to nothing\b",
     "Of a …": r"^Of (?:a|an|the|those|these|them|it|one|each|all|its|their)\b",
 }
-"""Home-made English, by the number of times that it stands in 1,000 words: docs/contributing.md, "English"."""
+"""Home-made English, by the number of times that it stands in 1,000 words: docs/project/contributing.md, "English"."""
 
 
 class Text(NamedTuple):

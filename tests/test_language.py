@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 FILES = [
     *sorted((ROOT / "ackstream").rglob("*.py")),
     *sorted((ROOT / "ackstream").rglob("*.toml")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "conf").glob("*.toml")),
     ROOT / "README.md",
 ]
@@ -37,11 +37,11 @@ def test_a_text_uses_the_words_of_the_field(path: Path) -> None:
     assert not found
 
 
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 NAMED_TEST = re.compile(r"(?P<file>[\w/.]+\.py)?::(?P<name>\w+)")
 NAMED_FILE = re.compile(r"(?<![\w/.:-])(?:[\w-]+/)+[\w-]+\.(?:py|md|json|toml|xml|properties|ipynb)(?!\w)")
 LEVELS = (".", "ackstream", "docs")
-"""A page names files from here."""
+"""A page names files from here, or from its own directory."""
 
 
 @lru_cache
@@ -67,7 +67,7 @@ def test_every_test_that_a_page_names_exists(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_file_that_a_page_names_exists(path: Path) -> None:
     named = set(NAMED_FILE.findall(path.read_text("utf-8")))
-    assert not {file for file in named if not any((ROOT / level / file).exists() for level in LEVELS)}
+    assert not {file for file in named if not any((ROOT / level / file).exists() for level in (*LEVELS, path.parent))}
 
 
 BARE_FILE = re.compile(r"(?<![\w/.-])\w+\.py\b")
@@ -80,7 +80,7 @@ def test_a_module_that_a_page_names_without_its_directory_exists(path: Path) -> 
     assert not set(BARE_FILE.findall(path.read_text("utf-8"))) - KNOWN_FILES
 
 
-CHANGES = (ROOT / "docs/contributing.md").read_text("utf-8").partition("## Where a change goes")[2]
+CHANGES = (ROOT / "docs/project/contributing.md").read_text("utf-8").partition("## Where a change goes")[2]
 NAMED_IN = re.findall(r"`(\w+(?:/\w+)*\.py)` \(((?:`\w+`(?:, )?)+)\)", CHANGES)
 """Files of that table, and the names in parentheses behind them."""
 
@@ -113,5 +113,5 @@ def test_every_command_that_a_page_names_exists(path: Path) -> None:
 
 
 def test_contributing_describes_what_make_help_lists() -> None:
-    described = _commands(ROOT / "docs/contributing.md", "make")
+    described = _commands(ROOT / "docs/project/contributing.md", "make")
     assert described == TARGETS.keys() - {"help"}

@@ -1,4 +1,4 @@
-"""What docs/troubleshooting.md quotes is what the product says."""
+"""What docs/operate/troubleshooting.md quotes is what the product says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from ackstream.settings.base import parse_toml
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+PAGE = (ROOT / "docs/operate/troubleshooting.md").read_text("utf-8")
 GAP = "…"
 """Stands for what differs, on the page and in the texts of the source."""
 

@@ -34,7 +34,7 @@ REMEMBERED = "ackstream.json"
 RULES, RUNS, DECIDES = "rules", "runs", "decides"
 """The keys in :data:`REMEMBERED` of the last started job: the number of its rules, its run (with the run whose batch it
 replays, and the offset after the ticks of that batch), and the settings that it decides by."""
-WAY_OUT = "put a copy of the checkpoint back, or start with a new one. See docs/troubleshooting.md."
+WAY_OUT = "put a copy of the checkpoint back, or start with a new one. See docs/operate/troubleshooting.md."
 DRAFT = ".migrated"
 """The suffix of a checkpoint that will replace another one."""
 
@@ -302,7 +302,7 @@ def compare_rules(ours: Mapping[str, object], theirs: Mapping[str, object], loca
             " rules: answers that were already sent could change. Start the other release once more, and"
             " stop it in order (SIGTERM) when it has caught up and nothing is sent to it; if it was stopped within a"
             f" batch again, repeat that. If it cannot finish the batch, set {RULES} to {ours.get(RULES, 1)} in the"
-            f" checkpoint's {REMEMBERED}; docs/upgrade.md names the costs."
+            f" checkpoint's {REMEMBERED}; docs/operate/upgrade.md names the costs."
         )
 
 

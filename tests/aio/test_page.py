@@ -9,7 +9,7 @@ from tests.aio import memory
 if TYPE_CHECKING:
     import pytest
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "asyncio.md"
+PAGE = Path(__file__).parent.parent.parent / "docs/guides/asyncio.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 

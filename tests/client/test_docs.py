@@ -5,7 +5,7 @@ from typing import get_args
 
 from ackstream.protocol.messages import SUPPORTED, AckType, Support
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "amps.md"
+PAGE = Path(__file__).parent.parent.parent / "docs/compatibility/amps.md"
 
 
 TYPES: tuple[AckType, ...] = get_args(AckType)

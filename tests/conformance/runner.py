@@ -364,7 +364,7 @@ def _default_text(api: Api) -> str:
 
 
 def _default_ms(api: Api) -> int:
-    """Return the timeout of Ditto's code, which ackstream does not share (docs/ditto.md)."""
+    """Return the timeout of Ditto's code, which ackstream does not share (docs/compatibility/ditto.md)."""
     return HTTP_TIMEOUT_MS if api == "HTTP" else STREAM_TIMEOUT_MS
 
 

@@ -16,8 +16,8 @@ from tests.contract.asyncapi import FORMATS, HEADERS, TYPES
 from tests.contract.checking import Contract
 
 ROOT = Path(__file__).parent.parent.parent
-WIRE = (ROOT / "docs" / "wire.md").read_text("utf-8")
-LANGUAGES = (ROOT / "docs" / "other-languages.md").read_text("utf-8")
+WIRE = (ROOT / "docs/reference/wire.md").read_text("utf-8")
+LANGUAGES = (ROOT / "docs/guides/other-languages.md").read_text("utf-8")
 CLIENTS = ROOT / "docs" / "clients"
 SCHEMAS = Contract().document["components"]["schemas"]
 TAGS = {tag for schema in SCHEMAS.values() for tag in schema.get("properties", {}).get("type", {}).get("enum", ())}

@@ -1,4 +1,4 @@
-"""What docs/deployment.md shows is what there is: commands, settings, files, units, objects, versions."""
+"""What docs/operate/deployment.md shows is what there is: commands, settings, files, units, objects, versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ackstream.local.machine import NEWEST, OLDEST
 from ackstream.settings import Settings
 from tests.deploy.product import DEPLOY, ROOT, check_command, settings
 
-PAGE = (ROOT / "docs/deployment.md").read_text("utf-8")
+PAGE = (ROOT / "docs/operate/deployment.md").read_text("utf-8")
 BLOCKS = re.findall(r"(?ms)^```(\w*)\n(.*?)^```$", PAGE)
 SHELL = "".join(text for language, text in BLOCKS if not language).replace("\\\n", " ")
 COMMANDS = re.findall(r"(?m)^(?:\w+=\S+ )?(?:ackstream|docker run --rm ackstream:\S+) (.+)$", SHELL)

@@ -1,6 +1,7 @@
 """What holds after a storm, looked at from outside: topics, tables, and what the clients have noted.
 
-Each check returns a sentence for each promise that was broken (docs/reliability.md); none if all were kept.
+Each check returns a sentence for each promise of docs/project/evidence/reliability.md that was broken; none if all were
+kept.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def check_answers(storm: Storm | Answered) -> Iterator[str]:
 
 
 def requests(signals: Iterable[Any], timeouts: Mapping[tuple[int, int], int], memory_ms: int) -> Counter[str]:
-    """Return how many requests the records of each id may be, as ``docs/wire.md`` says.
+    """Return how many requests the records of each id may be, as ``docs/reference/wire.md`` says.
 
     A record that is sent again is another request once ``correlate.recent_memory`` after the deadline has passed, which
     it does at once where the broker's clock is set ahead. An id that was in use may so have two outcomes.

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 TOPICS = ("signals", "acks", "replies", "events", "declarations")
 FOUND = [
     pytest.param(example, id=f"{page}-{number}")
-    for page in ("README.md", "docs/subscribers.md", "docs/send-a-command.md", "docs/orders.md")
+    for page in ("README.md", "docs/guides/subscribers.md", "docs/guides/send-a-command.md", "docs/guides/orders.md")
     for number, example in enumerate(pages.examples(page))
     if any(f"{client}(" in example for client in ("Requester", "Responder", "Subscriber", "KafkaProducer"))
 ]
@@ -74,7 +74,7 @@ def test_the_examples_of_records_of_any_kind_run(
         system.send("acks", b"parcel 7", {"correlation-id": b"order-17", "label": b"warehouse:packed"})
         reply = eventually(lambda: system.replies().get("order-17"), "the reply to order-17", query)
         statuses = sorted(found["status"] for found in system.replies().values())
-    (shown,) = re.findall(r"```json\n(.*?)```", (pages.ROOT / "docs/orders.md").read_text("utf-8"), re.DOTALL)
+    (shown,) = re.findall(r"```json\n(.*?)```", (pages.ROOT / "docs/guides/orders.md").read_text("utf-8"), re.DOTALL)
     assert reply["record"]["completed-by"] == b"acknowledgements"
     assert {name: part for name, part in reply.items() if name != "record"} == json.loads(shown)
     # nobody confirms that of README

@@ -502,7 +502,7 @@ def test_without_a_qos_a_publisher_knows_no_readers(topics: Kafka) -> None:
 def test_the_examples_of_the_guide_run_one_after_the_other(
     topics: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for example in pages.examples("docs/who-has-finished.md"):
+    for example in pages.examples("docs/guides/who-has-finished.md"):
         pages.run(example, Settings(kafka=topics), tmp_path, monkeypatch)
     told = capsys.readouterr().out
     assert "booking shop-1 1 b'{\"price\": 7}'\nall have finished" in told
@@ -514,7 +514,7 @@ def test_the_examples_of_the_page_run_one_after_the_other(
     topics: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names: dict[str, Any] = {}
-    for example in pages.examples("docs/connext.md"):
+    for example in pages.examples("docs/compatibility/connext.md"):
         own: dict[str, Any] = {}
         pages.run(example, Settings(kafka=topics), tmp_path, monkeypatch, own)
         names |= own

@@ -57,7 +57,7 @@ else:
 
 pytestmark = pytest.mark.integration
 
-MANUAL = Path(__file__).parents[2] / "docs" / "operations.md"
+MANUAL = Path(__file__).parents[2] / "docs/operate/operations.md"
 THING = "org.acme:lamp"
 CLIENT, SECRET = "jobs", "s3cret+%& of the client"
 

@@ -19,7 +19,7 @@ from tests.harness.waiting import eventually
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+PAGE = (ROOT / "docs/start/tutorial.md").read_text("utf-8")
 BLOCK = re.compile(r"In the (first|second) terminal:\n\n```\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 STEPS = [(terminal, commands.splitlines(), shown or "") for terminal, commands, shown in BLOCK.findall(PAGE)]
 """The terminal, what is typed there, and what appears then."""

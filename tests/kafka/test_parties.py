@@ -83,7 +83,7 @@ def test_the_page_has_the_table() -> None:
     def names(topics: tuple[str, ...]) -> str:
         return ", ".join(f"`{topic}`" for topic in topics) or "-"
 
-    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/operate/security.md").read_text("utf-8")
     wanted = [
         f"| {name}: {party.about} | {names(party.reads)} | {names(party.writes)} |" for name, party in PARTIES.items()
     ]

@@ -1,4 +1,4 @@
-"""What deploy/monitoring asks Prometheus for is what the product exports, and docs/monitoring.md has it all."""
+"""What deploy/monitoring asks Prometheus for is what the product exports, and docs/operate/monitoring.md has it all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ackstream.observe.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "deploy" / "monitoring"
-PAGE = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
+PAGE = (ROOT / "docs/operate/monitoring.md").read_text("utf-8")
 DASHBOARD: dict[str, Any] = json.loads((DIRECTORY / "dashboard.json").read_text("utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 ALERTS: list[dict[str, Any]] = [

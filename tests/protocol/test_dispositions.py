@@ -76,11 +76,11 @@ def _row(page: str, begin: str) -> str:
 @pytest.mark.parametrize(
     ("page", "begin", "words"),
     [
-        ("monitoring.md", "| `ackstream_acknowledgements_total`", ACKNOWLEDGEMENTS),
-        ("monitoring.md", "| `ackstream_requests_total`", COMPLETIONS),
-        ("glossary.md", "| disposition |", ACKNOWLEDGEMENTS),
-        ("ditto.md", "- **Unused acks are rows**", UNUSED),
-        ("architecture.md", "disposition: `duplicate`", UNUSED),
+        ("operate/monitoring.md", "| `ackstream_acknowledgements_total`", ACKNOWLEDGEMENTS),
+        ("operate/monitoring.md", "| `ackstream_requests_total`", COMPLETIONS),
+        ("concepts/glossary.md", "| disposition |", ACKNOWLEDGEMENTS),
+        ("compatibility/ditto.md", "- **Unused acks are rows**", UNUSED),
+        ("project/architecture.md", "disposition: `duplicate`", UNUSED),
     ],
 )
 def test_the_docs_list_all_words(page: str, begin: str, words: Mapping[str, str] | list[str]) -> None:
@@ -89,7 +89,7 @@ def test_the_docs_list_all_words(page: str, begin: str, words: Mapping[str, str]
 
 
 def test_the_page_about_refused_messages_names_reasons_that_exist() -> None:
-    page = (ROOT / "docs" / "publish-safely.md").read_text("utf-8")
+    page = (ROOT / "docs/guides/publish-safely.md").read_text("utf-8")
     table = page.partition("## Why a message is refused")[2].partition("\n## ")[0]
     reasons = {
         reason for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for reason in re.findall("`(.*?)`", row)
@@ -99,7 +99,7 @@ def test_the_page_about_refused_messages_names_reasons_that_exist() -> None:
 
 
 def test_the_page_about_replies_names_all_completions() -> None:
-    page = (ROOT / "docs" / "send-a-command.md").read_text("utf-8")
+    page = (ROOT / "docs/guides/send-a-command.md").read_text("utf-8")
     assert set(re.findall(r"^\| [^|]*\| `(\w+)` \|", page, re.MULTILINE)) - {"completed_by"} == COMPLETIONS.keys()
 
 

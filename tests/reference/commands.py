@@ -1,4 +1,4 @@
-"""``docs/commands.md``: the commands with their arguments and options, as Typer has them."""
+"""``docs/reference/commands.md``: the commands with their arguments and options, as Typer has them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD = """# Commands
 
 The command `ackstream`, made by `python -m tests.reference` of its own help: `ackstream --help` lists the commands,
 `ackstream COMMAND --help` has what stands here. What they have in common, and which exit code means what in detail:
-[operations](operations.md#the-command-line).
+[operations](../operate/operations.md#the-command-line).
 """
 
 

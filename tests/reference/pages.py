@@ -13,9 +13,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "asyncapi.json": topics.as_json,
     DOCUMENT: openapi.as_json,
-    DOCS / "topics.md": topics.as_page,
-    DOCS / "settings.md": settings.page,
-    DOCS / "tables.md": tables.page,
-    DOCS / "commands.md": commands.page,
+    DOCS / "reference/topics.md": topics.as_page,
+    DOCS / "reference/settings.md": settings.page,
+    DOCS / "reference/tables.md": tables.page,
+    DOCS / "reference/commands.md": commands.page,
 }
 """The files, and what writes their text."""

@@ -1,4 +1,4 @@
-"""``docs/settings.md``: every key of ``conf/ackstream.toml`` with its default and its comment."""
+"""``docs/reference/settings.md``: every key of ``conf/ackstream.toml`` with its default and its comment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FILE = Path(__file__).parents[2] / "conf" / "ackstream.toml"
 _HEAD = """# Settings
 
 Every key with its default, made by `python -m tests.reference` of `conf/ackstream.toml`, in which the comments stand.
-How the settings are found, and what happens with wrong ones: [operations](operations.md#settings).
+How the settings are found, and what happens with wrong ones: [operations](../operate/operations.md#settings).
 
 - A variable of the environment wins over the file: `shards` of `[correlate]` is `ACKSTREAM_CORRELATE_SHARDS`, `ca` of
   `[kafka.security.tls]` is `ACKSTREAM_KAFKA_SECURITY_TLS_CA`. Lists and tables are JSON there, as in
@@ -66,7 +66,7 @@ def _part(part: Entry) -> str:
 
 
 def _sentence(comment: list[str]) -> str:
-    text = re.sub(r"\bdocs/(([a-z-]+)\.md)", r"[\2](\1)", " ".join(comment))
+    text = re.sub(r"\bdocs/([a-z-]+/([a-z-]+)\.md)", r"[\2](../\1)", " ".join(comment))
     # a star is any run of characters, not emphasis
     text = re.sub(r"(?<![`\w])(\[\[[a-z.]+]])", r"`\1`", text)
     return re.sub(r"(?<=[ (])\*(?= )", "`*`", text).replace("|", r"\|").replace("sasl.*", "`sasl.*`")

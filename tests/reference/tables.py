@@ -1,4 +1,4 @@
-"""``docs/tables.md``: the Delta tables and their columns."""
+"""``docs/reference/tables.md``: the Delta tables and their columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ From Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pa
   the broker's.
 - In the SQL of DuckDB, `offset` and `at` are words of the language: write `"offset"` and `"at"`.
 - A table with the column `day` is partitioned by it: a query about some days should name them.
-- A job that starts after an upgrade adds the columns that are new to its tables ([upgrade](upgrade.md)).
+- A job that starts after an upgrade adds the columns that are new to its tables ([upgrade](../operate/upgrade.md)).
 
 | table | rows | written by |
 | --- | --- | --- |

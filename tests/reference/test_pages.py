@@ -24,7 +24,7 @@ OPTIONS = {
     for name, callback in COMMANDS.items()
 }
 EVERYWHERE = {"--help", "-h", "--version", "--settings", "--install-completion"}
-TEXTS = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"]
+TEXTS = [*sorted(DOCS.rglob("*.md")), DOCS.parent / "README.md"]
 _CALL = re.compile(r"(?m)(?:^|`|\s)ackstream (?P<rest>(?:--settings \S+ )?[a-z](?:(?! ackstream )[^`\n#|])*)")
 
 
@@ -53,7 +53,7 @@ def test_every_key_of_the_settings_is_on_the_page() -> None:
 
 
 def test_every_command_and_every_column_is_on_its_page() -> None:
-    commands, tables = ((DOCS / name).read_text("utf-8") for name in ("commands.md", "tables.md"))
+    commands, tables = ((DOCS / "reference" / name).read_text("utf-8") for name in ("commands.md", "tables.md"))
     known = typer.main.get_command(app).commands.keys()  # type: ignore[attr-defined]
     assert {name for name in known if f"## ackstream {name}" not in commands} == set()
     for table in ALL_TABLES.values():
@@ -62,7 +62,7 @@ def test_every_command_and_every_column_is_on_its_page() -> None:
 
 
 def test_every_name_that_the_sdk_exports_is_on_a_page() -> None:
-    shown = re.findall(r"(?m)^::: ackstream\.client\.(\w+)$", (DOCS / "api-client.md").read_text("utf-8"))
+    shown = re.findall(r"(?m)^::: ackstream\.client\.(\w+)$", (DOCS / "reference/api-client.md").read_text("utf-8"))
     names = {name: getattr(client, name) for name in client.__all__}
     errors = {
         name for name, one in names.items() if isinstance(one, type) and issubclass(one, (AckstreamError, DittoError))

@@ -1,4 +1,4 @@
-"""``docs/asyncapi.json`` and ``docs/topics.md``: what the product says of its topics."""
+"""``docs/asyncapi.json`` and ``docs/reference/topics.md``: what the product says of its topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.asyncapi import FORMATS, HEADERS, document
 _HEAD = """# Topics
 
 What each topic carries, made by `python -m tests.reference` of the formats of the product. The same for programs,
-with JSON Schemas of keys, record headers and values, is [asyncapi.json](asyncapi.json), an AsyncAPI 3 document;
+with JSON Schemas of keys, record headers and values, is [asyncapi.json](../asyncapi.json), an AsyncAPI 3 document;
 `ackstream topics --asyncapi` prints that of your system, with its topic prefix and its broker. How the records follow
 each other is in [the wire contract](wire.md).
 

@@ -102,7 +102,7 @@ def test_a_wrong_queue_is_reported_with_key_value_and_remedy(queues: list[dict[s
         assert word in str(refusal.value)
 
 
-@pytest.mark.parametrize("page", ["solace.md", "share-work.md"])
+@pytest.mark.parametrize("page", ["compatibility/solace.md", "guides/share-work.md"])
 def test_the_settings_shown_in_the_docs_are_valid(tmp_path: Path, page: str) -> None:
     (shown,) = re.findall(r"```toml\n(.*?)```", (PAGES / page).read_text("utf-8"), re.DOTALL)
     file = tmp_path / "ackstream.toml"

@@ -145,7 +145,7 @@ def test_a_missing_file_of_a_checkpoint_is_named_with_the_way_out(
         _ = Checkpoint(spark, str(tmp_path)).planned
     assert str(refused.value) == (
         f"The file {tmp_path}/{named} is missing: put a copy of the checkpoint back, or start with a new one. See"
-        " docs/troubleshooting.md."
+        " docs/operate/troubleshooting.md."
     )
 
 

@@ -11,7 +11,7 @@ from tests.harness import pages
 if TYPE_CHECKING:
     import pytest
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "testing.md"
+PAGE = Path(__file__).parent.parent.parent / "docs/guides/testing.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
@@ -25,7 +25,7 @@ def test_the_examples_of_the_page_run_one_after_the_other() -> None:
 def test_the_examples_of_the_guide_to_requests_run_in_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for example in pages.examples("docs/send-a-command.md"):
+    for example in pages.examples("docs/guides/send-a-command.md"):
         system = RequestSystem()
         monkeypatch.setattr(client, "Requester", lambda _, system=system: system.requester())
         monkeypatch.setattr(client, "Responder", lambda _, system=system, **options: system.responder(**options))

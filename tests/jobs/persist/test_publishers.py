@@ -126,7 +126,7 @@ def test_behind_a_hole_everything_waits_over_batches() -> None:
 
 
 def test_a_logon_and_a_flush_have_the_acks_that_they_ask_for() -> None:
-    """The matrix of docs/amps.md, on the topic of publishers."""
+    """The matrix of docs/compatibility/amps.md, on the topic of publishers."""
     ask = "received,processed,persisted,completed"
     logon = _logon(0, ack="received,processed", session="s")
     flush = {"command": "flush", "session": "s"}

@@ -1,4 +1,4 @@
-"""The queue of docs/share-work.md, its job and its workers together, while one of them, or Kafka, is away."""
+"""The queue of docs/guides/share-work.md, its job and its workers together, while one of them, or Kafka, is away."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ackstream.protocol import queues
 from ackstream.protocol.queues import PREFETCH, Bind, MessageDelivered
 from ackstream.settings.jobs import QueueJob, QueueSettings
 
-(SHOWN,) = re.findall(r"```toml\n(.*?)```", Path("docs/share-work.md").read_text("utf-8"), re.DOTALL)
+(SHOWN,) = re.findall(r"```toml\n(.*?)```", Path("docs/guides/share-work.md").read_text("utf-8"), re.DOTALL)
 RULES = QueueSettings.model_validate(tomllib.loads(SHOWN)["queues"][0])
 SESSION_MS = QueueJob().session
 STEP_MS, WORK_MS = 500, 1_000
