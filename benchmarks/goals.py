@@ -1,4 +1,4 @@
-"""What was asked of ackstream's speed, and what the results say: a table of README.md."""
+"""What was asked of ackstream's speed, and what the results say: a table of each README.md."""
 
 from __future__ import annotations
 
@@ -129,6 +129,35 @@ def table(results: Mapping[str, dict[str, Any]]) -> str:
     return "\n".join([when, "", *pages.table(COLUMNS, [goal.row(results) for goal in GOALS])])
 
 
+def _figure(result: str, *path: Any) -> Goal:
+    """Return a figure of which nothing was asked."""
+    return Goal("", result, path, 0)
+
+
+NUMBERS = (
+    ("request to reply at 500 requests/s, p50", "{} s after warm-up, {} s as a fresh program",
+     (_figure("latency", "cases", "500/s", "reply", "p50"), _figure("peers", *FRESH, "live", "reply", "p50"))),
+    ("no replies after kill -9 and a start", "{} s, {} s with a standby",
+     (_figure("peers", *FRESH, "live", "kill", "silent"), _figure("peers", "standby", "kill", "silent"))),
+    ("throughput of a backlog", "{} messages/s after warm-up, {} as a fresh program",
+     (_figure("throughput", "messages_a_second", "correlate", "warm"),
+      _figure("peers", *FRESH, "messages_a_second", "warm"))),
+    ("a batch of 1,000 messages", "{} ms with 1,000,000 open requests", (_figure("growth", *_open(1_000_000)),)),
+    ("an idle job", "{} of a core for correlate, {} for all jobs in one session",
+     (_figure("idle", "jobs", "correlate", "job"), _figure("idle", "jobs", ALL_JOBS, "job"))),
+)  # fmt: skip
+"""The figures on the first page: a text, and what is filled in."""
+
+
+def numbers(results: Mapping[str, dict[str, Any]]) -> str:
+    """Write the table of the first page."""
+    rows = [
+        (about, shown.format(*(pages.show(figure.measured(results)) for figure in figures)))
+        for about, shown, figures in NUMBERS
+    ]
+    return "\n".join(["", *pages.table(("figure", "measured"), rows)])
+
+
 def results() -> dict[str, dict[str, Any]]:
     """Read the results there are."""
     names = {goal.result for goal in GOALS}
@@ -137,8 +166,9 @@ def results() -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Write the table into README.md."""
+    """Write the tables into the pages."""
     pages.replace(pages.README, "goals", table(results()))
+    pages.replace(pages.FRONT, "numbers", numbers(results()))
 
 
 if __name__ == "__main__":

@@ -254,8 +254,8 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "latency": Part(FRONT, "latency", latency),
-    "throughput": Part(FRONT, "throughput", throughput),
+    "latency": Part(README, "latency", latency),
+    "throughput": Part(README, "throughput", throughput),
     "beside": Part(FRONT, "peers", beside),
     "acks": Part(README, "acks", acks),
     "peers": Part(README, "peers", peers),

@@ -35,6 +35,12 @@ def test_the_table_of_goals_is_made_of_the_results() -> None:
     assert pages.part(pages.README.read_text("utf-8"), "goals") == goals.table(goals.results())
 
 
+def test_the_numbers_of_the_first_page_are_made_of_the_results() -> None:
+    shown = pages.part(pages.FRONT.read_text("utf-8"), "numbers")
+    assert shown == goals.numbers(goals.results())
+    assert "| - |" not in shown
+
+
 @pytest.mark.parametrize("name", pages.PARTS)
 def test_the_other_tables_are_made_of_the_results_too(name: str) -> None:
     page, result, text = pages.PARTS[name]

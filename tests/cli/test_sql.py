@@ -19,6 +19,7 @@ from tests.cli import commands
 from tests.lake import planes
 
 README = Path(__file__).parent.parent.parent / "README.md"
+TABLES = Path(__file__).parent.parent.parent / "docs/reference/tables.md"
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +160,15 @@ def test_a_table_that_does_not_exist_yet_names_its_job(tmp_path: Path, monkeypat
     assert "start the queues job" in result.stderr
 
 
-def test_the_queries_of_the_readme_are_answered() -> None:
-    (queries,) = re.findall(r"```sql\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+def test_the_query_of_the_readme_is_answered() -> None:
+    (query,) = re.findall(r"```sql\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    result = run(stdin=query)
+    assert result.exit_code == 0, result.stderr
+    assert [line.split() for line in result.stdout.splitlines()] == [["missing", "orders"], ["['c:d']", "1"]]
+
+
+def test_the_queries_of_the_tables_page_are_answered() -> None:
+    (queries,) = re.findall(r"```sql\n(.*?)```", TABLES.read_text("utf-8"), re.DOTALL)
     result = run(stdin=queries)
     assert result.exit_code == 0, result.stderr
     assert [line.split()[0] for line in result.stdout.splitlines()] == [

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PUMP = "org.example:pump-3"
 AT = datetime.fromtimestamp(records.START / 1000, timezone.utc)
 HOUR_MS = 3_600_000
-README = Path(__file__).parents[2] / "README.md"
+TABLES = Path(__file__).parents[2] / "docs/reference/tables.md"
 
 
 def values() -> list[bytes | None]:
@@ -143,19 +143,19 @@ def test_spark_answers_every_question_as_duckdb_does(spark: SparkSession, told: 
         assert naive(reading.ask(spark, told, name, values).collect()) == planes.ANSWERS[name], name
 
 
-README_ANSWERS = [{"timeout", "error", "acknowledgements"}, {"a:b", "c:d"}, {"c-2"}]
+FIRST_ANSWERS = [{"timeout", "error", "acknowledgements"}, {"a:b", "c:d"}, {"c-2"}]
 """The first columns."""
 
 
-def test_the_queries_of_the_readme_run_on_spark_too(spark: SparkSession, told: Lake) -> None:
-    (queries,) = re.findall(r"```sql\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+def test_the_queries_of_the_tables_page_run_on_spark_too(spark: SparkSession, told: Lake) -> None:
+    (queries,) = re.findall(r"```sql\n(.*?)```", TABLES.read_text("utf-8"), re.DOTALL)
     for name in ("outcomes", "acknowledgements", "signals"):
         tables.read(spark, told, name).createOrReplaceTempView(name)
     answers = [spark.sql(query).collect() for query in queries.split(";") if query.strip()]
-    assert [{row[0] for row in rows} for rows in answers] == README_ANSWERS
+    assert [{row[0] for row in rows} for rows in answers] == FIRST_ANSWERS
 
 
-def test_a_percentile_is_that_of_the_portable_query_of_the_readme(tmp_path: Path) -> None:
+def test_a_percentile_is_that_of_the_portable_query_of_the_tables_page(tmp_path: Path) -> None:
     lake = Lake(path=str(tmp_path))
     used = {"disposition": "accepted", "status": 200}
     rows = [
@@ -164,7 +164,7 @@ def test_a_percentile_is_that_of_the_portable_query_of_the_readme(tmp_path: Path
         for number in range(count)
     ]
     planes.write(lake, "acknowledgements", rows)
-    (query,) = re.findall(r"SELECT label, min\(latency_ms\) AS p95_ms.*?;", README.read_text("utf-8"), re.DOTALL)
+    (query,) = re.findall(r"SELECT label, min\(latency_ms\) AS p95_ms.*?;", TABLES.read_text("utf-8"), re.DOTALL)
     with reading.database(lake) as connection:
         portable = connection.execute(query).fetchall()
     assert sorted(portable) == sorted((label, p95) for label, _, _, p95, _ in ask_duckdb(lake, "slowest_labels"))

@@ -21,6 +21,24 @@ From Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pa
 - A table with the column `day` is partitioned by it: a query about some days should name them.
 - A job that starts after an upgrade adds the columns that are new to its tables ([upgrade](../operate/upgrade.md)).
 
+Start with these three queries, which Spark, DuckDB and Trino understand:
+
+```sql
+-- outcomes: one row per request. Which replies are incomplete, and why?
+SELECT completed_by, status, count(*) AS requests FROM outcomes
+GROUP BY completed_by, status ORDER BY requests DESC, completed_by;
+
+-- acknowledgements: one row per acknowledgement, used or not. Which labels are slow?
+SELECT label, min(latency_ms) AS p95_ms
+FROM (SELECT label, latency_ms, cume_dist() OVER (PARTITION BY label ORDER BY latency_ms) AS share
+      FROM acknowledgements WHERE disposition = 'accepted' AND label IS NOT NULL) AS used
+WHERE share >= 0.95 GROUP BY label ORDER BY p95_ms DESC;
+
+-- signals: one row per command as it was sent. Which are in flight?
+SELECT s.correlation_id, s.thing_id, s.received_at FROM signals s
+WHERE s.response_required AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.id = s.id);
+```
+
 | table | rows | written by |
 | --- | --- | --- |
 """
