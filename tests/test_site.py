@@ -47,6 +47,13 @@ def test_the_navigation_names_every_page_once() -> None:
     assert sorted(named) == sorted([*(page.removeprefix("docs/") for page in DOCS), *HOOK.PAGES.values()])
 
 
+def test_the_list_for_programs_has_a_line_about_every_page_in_the_order_of_the_navigation() -> None:
+    lines = [line for line in _text("docs/llms.txt").splitlines() if line.startswith("- ")]
+    listed = [re.fullmatch(r"- \[[^\]]+]\((?P<path>[^)]+)\): .+", line) for line in lines]
+    navigation = [path for path in _named(CONFIGURATION["nav"]) if path not in HOOK.PAGES.values()]
+    assert [entry and entry["path"] for entry in listed] == navigation
+
+
 def test_every_file_that_the_hook_adds_exists() -> None:
     assert all((ROOT / path).is_file() for path in HOOK.PAGES)
 
