@@ -194,6 +194,8 @@ class Queue:
         return self._lease(found, consumer, now)
 
     def _lease(self, message: QueuedMessage, consumer: str, now: int) -> Refusal | None:
+        if not self._rules.lease:
+            return None
         end = now + self._rules.lease
         if (since := self.consumers[consumer].held[message.id]) is not None:
             end = min(end, since + self._rules.max_lease)
@@ -339,9 +341,12 @@ class Queue:
             del self._early[next(iter(self._early))]
 
     def extend(self, milliseconds: int) -> None:
-        """Let every lease last longer."""
+        """Let every lease last longer, and its limit be later."""
         for message in self.messages.values():
             for consumer, until in message.holders.items():
+                held = self.consumers[consumer].held
+                if (since := held[message.id]) is not None:
+                    held[message.id] = since + milliseconds
                 if until is not None:
                     message.holders[consumer] = until + milliseconds
                     heapq.heappush(self._timers, (until + milliseconds, message.id))

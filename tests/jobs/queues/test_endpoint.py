@@ -283,13 +283,26 @@ def test_work_shows_that_an_application_got_the_message_and_may_be_reported_twic
     assert service.told(watermark=1_100) == [("A", "1", 2)]
 
 
+@pytest.mark.parametrize("days", [0, 2])
 @pytest.mark.parametrize("rules", [solace(), amps(at_most_once=True, lease_ms=1_000)])
-def test_work_on_a_message_without_a_lease_changes_nothing(rules: QueueSettings) -> None:
+def test_work_on_a_message_without_a_lease_changes_nothing(rules: QueueSettings, days: int) -> None:
     service = Service(rules)
     service.batch((0, 1), (0, 2), (0, _bind(backlog=1)))
     events = list(service.events)
-    assert service.batch((1, _settle(1, outcome="working"))) == []
+    service.batch((1, Alive("q", "A", 1, received=2, handed_out=2)))
+    assert service.batch((2 + days * DAY, _settle(1, outcome="working"))) == []
     assert service.events == events, "its consumer has no room for the next one yet"
+
+
+def test_time_in_which_kafka_was_away_does_not_count_for_the_limit_of_a_lease() -> None:
+    service = Service(amps(lease_ms=40_000, max_lease_ms=60_000))
+    service.batch((0, 1), (0, _bind()))
+    service.batch((100, Alive("q", "A", 1, received=2, handed_out=2)))
+    back = 100 + LOOK + DAY
+    assert service.batch((back, _settle(1, outcome="working"))) == []
+    service.batch(*((at, _settle(1, outcome="working")) for at in range(back, back + 55_000, 5_000)))
+    returned = [each for each in service.happened("at", "event", "reason") if each[1] == "returned"]
+    assert returned == [(100 + DAY + 60_000, "returned", "lease")]
 
 
 def test_a_lease_ends_by_itself_and_the_message_goes_to_another() -> None:
