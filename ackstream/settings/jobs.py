@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
 from ackstream.protocol.rql.patterns import matches_any
@@ -277,7 +277,7 @@ class QueueSettings(Part):
     max_backlog: Limit = 10_000
     max_total_backlog: Limit = 0
     lease: Milliseconds = UNLIMITED
-    max_lease: Milliseconds = duration("24h")
+    max_lease: Milliseconds = duration(None)
     settler: Settler = "holder"
     fairness: Fairness = "round-robin"
     at_most_once: bool = False
@@ -301,8 +301,13 @@ class QueueSettings(Part):
         fairness = {"fairness": "round-robin"} if given.get("at_most_once") else {}
         return AMPS | fairness | given
 
-    def _check(self) -> None:
-        if self.lease > self.max_lease:
+    @field_validator("max_lease", mode="wrap")
+    @classmethod
+    def _max_lease(cls, given: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> int:
+        lease: int = info.data.get("lease", 0)
+        longest: int = max(read("24h"), lease) if given is None else read(given)
+        if longest < lease:
             raise ValueError(
-                "max_lease is the longest that a lease may last when it is renewed: set it to lease or more"
+                f"must be lease, which is {lease}ms, or more: raise max_lease, leave it out, or lower lease"
             )
+        return longest

@@ -78,6 +78,31 @@ def test_durations_are_read_as_everywhere() -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "milliseconds"),
+    [
+        ({}, 86_400_000),
+        ({"lease": "24h"}, 86_400_000),
+        ({"lease": "48h"}, 172_800_000),
+        ({"lease": "48h", "max_lease": None}, 172_800_000),
+        ({"lease": "1m", "max_lease": "1m"}, 60_000),
+        ({"preset": "amps", "max_lease": "7d"}, 604_800_000),
+    ],
+)
+def test_a_lease_may_be_renewed_for_a_day_or_its_own_length_unless_the_queue_names_the_limit(
+    keys: dict[str, Any], milliseconds: int
+) -> None:
+    (queue,) = _load({**ORDERS, **keys})
+    assert queue.max_lease == milliseconds
+
+
+@pytest.mark.parametrize("lease", [60, "0s"])
+def test_a_wrong_lease_is_one_error_although_the_limit_depends_on_it(lease: Any) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        _load({**ORDERS, "lease": lease})
+    assert "max_lease" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
     ("queues", "words"),
     [
         ([{"name": "orders"}], ["queues.0.topics is missing"]),
@@ -86,7 +111,10 @@ def test_durations_are_read_as_everywhere() -> None:
         ([{**ORDERS, "name": "a b"}], ["queues.0.name is 'a b'"]),
         ([{**ORDERS, "type": "private"}], ["queues.0.type is 'private'", "'exclusive' or 'shared'"]),
         ([{**ORDERS, "lease": 60}], ["queues.0.lease is 60", "such as 250ms"]),
-        ([{**ORDERS, "lease": "25h"}], ["max_lease", "set it to lease or more"]),
+        (
+            [{**ORDERS, "lease": "25h", "max_lease": "24h"}],
+            ["queues.0.max_lease is '24h'", "lease, which is 90000000ms", "raise max_lease"],
+        ),
         ([{**ORDERS, "lease": "0s"}], ["queues.0.lease is '0s'", "longer than zero"]),
         ([{**ORDERS, "max_backlog": -1}], ["queues.0.max_backlog is -1", "must be 0 or more"]),
         ([{**ORDERS, "settler": "anybody"}], ["queues.0.settler is 'anybody'", "'sublet'"]),
