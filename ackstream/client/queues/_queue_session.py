@@ -127,8 +127,8 @@ class QueueSession:
             self._since = self._since if self._news else now_ms
             self._unreported += 1
             self._counts["received"] += 1
+            self._forget(record.message)
             self.held[record.message] = record
-            self._lease_ends.pop(record.message, None)
         else:
             self._counts["refused"] += 1
             if record.outcome == "working" and record.reason != "max-lease" and record.message in self._lease_ends:
@@ -146,7 +146,7 @@ class QueueSession:
         if self.held.get(delivery.message) is not delivery:
             # settled already: the message may have been delivered again
             return []
-        self._forget(delivery)
+        self._forget(delivery.message)
         self._counts[outcome] += 1
         return self._batches.add(delivery.message, now_ms, outcome)
 
@@ -165,7 +165,7 @@ class QueueSession:
                 " work."
             )
         since, last = self._worked.get(delivery.message, (now_ms, now_ms))
-        if self.bound is None or not self.bound.lease_ms or now_ms - last < self.bound.lease_ms / ALIVE_PER_LEASE:
+        if self.bound is None or not self.bound.renews or now_ms - last < self.bound.lease_ms / ALIVE_PER_LEASE:
             return []
         self._worked[delivery.message] = since, now_ms
         self._begin_lease(delivery.message, self.bound, now_ms)
@@ -173,7 +173,8 @@ class QueueSession:
 
     def _begin_lease(self, message: str, bound: Bound, now_ms: int) -> None:
         since, _ = self._worked.get(message, (now_ms, now_ms))
-        self._lease_ends[message] = min(now_ms + bound.lease_ms, since + bound.max_lease_ms)
+        end = now_ms + bound.lease_ms
+        self._lease_ends[message] = min(end, since + bound.max_lease_ms) if bound.renews else end
 
     def hand_out(self, delivery: MessageDelivered, now_ms: int) -> list[queues.QueueRequest]:
         """Note that the application gets a delivery; return the records that Kafka should have before.
@@ -195,16 +196,16 @@ class QueueSession:
             return [self.report(now_ms)]
         return []
 
-    def _forget(self, delivery: MessageDelivered) -> None:
-        del self.held[delivery.message]
-        self._lease_ends.pop(delivery.message, None)
-        self._worked.pop(delivery.message, None)
+    def _forget(self, message: str) -> None:
+        self.held.pop(message, None)
+        self._lease_ends.pop(message, None)
+        self._worked.pop(message, None)
 
     def refuse(self, delivery: MessageDelivered) -> list[SettleMessages]:
         """Return the records to send about a delivery whose message cannot be read here: it is for others."""
         if self.held.get(delivery.message) is not delivery or self.over is not None:
             return []
-        self._forget(delivery)
+        self._forget(delivery.message)
         self._counts["unavailable"] += 1
         return [SettleMessages(*self._identity, (delivery.message,), "rejected", unavailable=True)]
 
@@ -223,7 +224,7 @@ class QueueSession:
         if held and self.lease_left(delivery, now_ms) != 0:
             return False
         if held:
-            self._forget(delivery)
+            self._forget(delivery.message)
         self._counts["expired"] += 1
         return True
 

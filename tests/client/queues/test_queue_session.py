@@ -222,11 +222,29 @@ def test_a_late_report_of_the_handing_out_makes_no_lease_longer_than_the_queue_g
     assert session.lease_left(third, 1_000) == 500
 
 
-def test_work_without_a_lease_is_not_reported() -> None:
-    session, delivery = _session(BOUND), _delivered(2)
+@pytest.mark.parametrize(("bound", "left"), [(BOUND, None), (Bound("q", "A", 7, 1, 10, 60_000, 30_000, 0), 1_000)])
+def test_work_is_not_reported_without_a_lease_or_to_a_service_that_begins_none_anew(
+    bound: Bound, left: int | None
+) -> None:
+    session, delivery = _session(bound), _delivered(2)
     session.receive(delivery, 0)
     session.hand_out(delivery, 0)
-    assert session.working(delivery, 60_000) == []
+    session.report(0)
+    assert session.working(delivery, 59_000) == []
+    assert session.lease_left(delivery, 59_000) == left
+
+
+def test_a_second_delivery_to_the_same_consumer_has_a_lease_and_a_limit_of_its_own() -> None:
+    session, first, again = _session(Bound("q", "A", 7, 1, 10, 5_000, 30_000, 6_000)), _delivered(2), _delivered(3)
+    session.receive(first, 0)
+    session.hand_out(first, 0)
+    session.receive(again, 6_100)
+    session.report(6_200)
+    assert session.lease_left(again, 6_200) == 5_000
+    assert not session.expire(again, 6_300)
+    session.hand_out(again, 7_000)
+    assert session.working(again, 9_000) == _working()
+    assert session.lease_left(again, 9_000) == 4_000
 
 
 def test_work_on_what_is_settled_or_was_delivered_in_a_session_that_is_over_is_an_error() -> None:
