@@ -30,9 +30,6 @@ class Client:
     def acknowledge_sample(self, *_: Any) -> None:
         self.calls.append("acknowledged")
 
-    def work_on(self, *_: Any) -> None:
-        self.calls.append("works")
-
     def discard(self, *_: Any) -> None:
         self.calls.append("discarded")
 

@@ -94,7 +94,8 @@ def test_a_message_that_a_child_settles_is_not_settled_in_silence(monkeypatch: p
     service.deliver(2)
     message = consumer.receive(10)
     assert message is not None
-    assert in_a_child({"settle": partial(call, message, "settle")}) == {"settle": refused("QueueConsumer")}
+    calls = {name: partial(call, message, name) for name in ("settle", "working")}
+    assert in_a_child(calls) == dict.fromkeys(calls, refused("QueueConsumer"))
     message.settle()
     consumer.close()
     assert service.settled() == ["m2"]

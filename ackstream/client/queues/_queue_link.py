@@ -197,8 +197,8 @@ class QueueLink:
                     log.warning("A record of %s will be sent again, as Kafka did not take it: %s", name, error)
                 self._unsent.appendleft(record)
                 return None
-            # binds and other signs of life are repeated anyway
-            if isinstance(record, SettleMessages):
+            # others are repeated anyway; the application repeats reports of work, which are refused after a settlement
+            if isinstance(record, SettleMessages) and record.outcome != "working":
                 sent.add_errback(partial(self._not_stored, partial(self._unsent.append, record)))
             elif isinstance(record, Alive) and record.missing:
                 sent.add_errback(partial(self._not_stored, partial(self._session.not_stored, record)))

@@ -17,7 +17,7 @@ from ackstream.client.queues._queue_link import QueueLink
 from ackstream.client.queues.queued_messages import AckMode, QueueMessage, after_handler, takes_call
 from ackstream.client.reading.samples import check_lake
 from ackstream.errors import InconsistentQosError, NotConnectedError
-from ackstream.protocol.queues import MAX_BACKLOG, MessageDelivered
+from ackstream.protocol.queues import MAX_BACKLOG, MessageDelivered, Settlement
 from ackstream.protocol.readers import MAX_NAME, SampleOutcome
 
 log = logging.getLogger(__name__)
@@ -200,8 +200,10 @@ class QueueConsumer(Client):
                 for message in messages:
                     self._settle_or_warn(message, outcome)
 
-    def _settle_call(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
-        if takes_call(self._mode, outcome):
+    def _settle_call(self, delivery: MessageDelivered, outcome: Settlement) -> None:
+        if outcome == "working":
+            self._link.work_on(delivery)
+        elif takes_call(self._mode, outcome):
             self._link.settle(delivery, outcome)
 
     def _settle_or_warn(self, message: QueueMessage, outcome: SampleOutcome) -> None:

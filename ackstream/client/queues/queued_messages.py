@@ -16,12 +16,12 @@ from ackstream.client.reading import samples
 from ackstream.client.reading.samples import Sample
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
 from ackstream.kafka.reader import Place, TopicReader
-from ackstream.protocol.queues import MessageDelivered
+from ackstream.protocol.queues import MessageDelivered, Settlement
 from ackstream.protocol.readers import SampleOutcome
 from ackstream.protocol.record_headers import FOR_QUEUE
 from ackstream.settings import Lake
 
-Settle: TypeAlias = Callable[[MessageDelivered, SampleOutcome], None]
+Settle: TypeAlias = Callable[[MessageDelivered, Settlement], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class QueueMessage(Message):
         :raises PreconditionNotMetError: the message is settled, or was delivered again
         :raises NotConnectedError: as of :meth:`settle`
         """
-        self._link.work_on(self.delivery)
+        self._settle(self.delivery, "working")
 
 
 AckMode: TypeAlias = Literal["client", "auto", "auto-cancel"]

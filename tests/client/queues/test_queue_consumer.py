@@ -394,6 +394,27 @@ def test_a_settlement_is_repeated_until_kafka_has_it(
     assert consumer.alive
 
 
+def test_a_report_of_work_that_kafka_did_not_take_is_not_repeated_after_the_settlement(
+    service: Service, consume: Callable[..., QueueConsumer]
+) -> None:
+    service.lease_ms = 30
+    service.failures.append(KafkaTimeoutError("120 s"))
+    consumer = consume(mode="client")
+    service.deliver(2)
+    message = consumer.receive(PATIENCE_SECONDS)
+    assert message is not None
+
+    def report() -> bool:
+        message.working()
+        return len(service.failures) == 0
+
+    eventually(report, "a report of work that Kafka does not take")
+    message.settle()
+    consumer.close()
+    settlements = [record.outcome for record in service.sent if isinstance(record, SettleMessages)]
+    assert settlements == ["working", "accepted"]
+
+
 @pytest.mark.parametrize("mode", ["client", "auto"])
 def test_a_handler_reports_from_any_thread_that_it_goes_on(
     service: Service, consume: Callable[..., QueueConsumer], mode: Any
