@@ -151,7 +151,7 @@ def test_jobs_name_the_settings_that_they_decide_by() -> None:
     assert json.loads(json.dumps(found)) == found
     assert {key: value for key, value in found.items() if value is not None} == {
         "persist.max_message_bytes": 7,
-        "queues": [{"name": "q", "topics": ["a"]}],
+        "queues": [{"name": "q", "topics": ["a"], "max_lease": 86_400_000}],
     }
     for job, changed in (
         (SETTLE, Settings(settle=Settle(max_offsets_per_trigger=5))),
