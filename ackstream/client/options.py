@@ -4,8 +4,6 @@ The constructor documents them. Quality of service is apart: ``ReaderQos``, ``Wr
 messages that they are about.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path

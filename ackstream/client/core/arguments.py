@@ -1,7 +1,5 @@
 """The options of a client's constructor, and checks whose errors name the argument, its value and a right value."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

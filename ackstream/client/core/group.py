@@ -1,7 +1,5 @@
 """A member of a consumer group: its partitions, its commits, and how the group spreads its partitions."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Answers wait for their time, a lapsed lease and the broker; none is lost unless another client takes the labels.
 """
 
-from __future__ import annotations
-
 import base64
 import logging
 from collections import deque

@@ -3,8 +3,6 @@
 While a handler is slow, a second thread polls in its place: the group rebalances, and cancellations are noticed.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """Receiving signals: responders to commands and messages, and subscribers under declared labels."""
 
-from __future__ import annotations
-
 import logging
 from abc import abstractmethod
 from collections import Counter

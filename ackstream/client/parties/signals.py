@@ -1,7 +1,5 @@
 """Signals as receivers get them, and a handler's answers (Eclipse Ditto, specification of the protocol)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

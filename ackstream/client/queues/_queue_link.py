@@ -1,7 +1,5 @@
 """A queue consumer's connection: keeps its session, reads deliveries, and fetches their messages in advance."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 import threading

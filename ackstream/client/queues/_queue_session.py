@@ -1,7 +1,5 @@
 """A consumer's session at a queue: its messages and the records to send. No I/O; times in ms of a monotonic clock."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterator
 from math import inf

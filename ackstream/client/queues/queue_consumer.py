@@ -1,7 +1,5 @@
 """Consuming from a work queue: messages that belong to one consumer until they are settled."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

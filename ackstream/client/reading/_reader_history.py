@@ -1,7 +1,5 @@
 """A reader's samples between Kafka and the application, by state; settle decides about its crashes, unknown here."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -4,8 +4,6 @@ Each name of a durable reader is a subscription (Connext 31.13, R21), which begi
 ends by ``SampleReader.unregister``, after ``settle.durable_lease``, or here.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import threading

@@ -4,8 +4,6 @@ The restart offsets are committed to a consumer group named after the reader. Th
 which samples were acknowledged, and missing ones are read again from Kafka or from the table.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice

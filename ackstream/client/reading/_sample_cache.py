@@ -3,8 +3,6 @@
 The samples of one topic and key are about one instance. Rules: brokers.md R2 to R5; Connext 31.12.1.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from heapq import heappop, heappush

@@ -3,8 +3,6 @@
 Times are ms of a monotonic clock. Rules: brokers.md R1 to R5, R7, R11 to R17; Connext 31.12.1, 31.12.5, 31.12.6.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 

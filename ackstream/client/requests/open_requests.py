@@ -1,7 +1,5 @@
 """The open requests, and how they end. Times are seconds of a monotonic clock, given by the caller."""
 
-from __future__ import annotations
-
 import heapq
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Replies to requests, and the updates that come before a reply."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import weakref
