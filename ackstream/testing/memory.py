@@ -29,7 +29,8 @@ class VirtualTime(ABC):
         until = self.now + round(seconds * 1000)
         while (due := self._due()) is not None and due <= until:
             self._step(due)
-        self._step(until)
+        # a handler may have let more time pass
+        self._step(max(self.now, until))
 
     def run_until(self, done: Callable[[], bool]) -> None:
         """Let time pass until a condition holds, or until nothing is left that time would change."""
@@ -220,6 +221,10 @@ class VirtualConnection(Connection):
     def now(self) -> float:
         """Return the time of the system in seconds."""
         return self._time.now / 1000
+
+    def wait(self, seconds: float, over: threading.Event) -> None:  # noqa: ARG002
+        """Let the time of the system pass."""
+        self._time.advance(seconds)
 
     def future(self) -> _DrivenFuture:
         """Return a future that lets the time of the system pass."""

@@ -22,6 +22,7 @@ from ackstream.client import (
     Requester,
     Responder,
     Response,
+    Retry,
     Subscriber,
     subscription,
 )
@@ -183,6 +184,24 @@ def test_a_handler_may_send_requests_itself() -> None:
     system.responder(handler=relay, labels=["a:a"])
     reply = requester.request(COMMAND, acks=["a:a"], timeout="20s")
     assert (reply.acks["a:a"].status, system.now) == (204, 5_001)
+
+
+def test_the_pauses_of_a_retry_take_no_real_time_and_further_signals_wait_behind_it() -> None:
+    system, calls = RequestSystem(), list[tuple[int, int]]()
+
+    def handle(signal: Signal) -> Ack:
+        calls.append((system.now, signal.value))
+        if signal.value == 1:
+            requester.publish(Command.modify_attribute(THING, "power", 2))
+            raise ValueError("no")
+        return Ack(204)
+
+    system.responder(handler=handle, labels=["a:a"], retry=Retry(3, 60.0, 3_600.0))
+    requester = system.requester()
+    reply = requester.request(COMMAND, acks=["a:a"], timeout="10m")
+    assert (reply.status, reply.acks["a:a"].status) == (500, 500)
+    system.advance(0)
+    assert calls == [(0, 1), (60_000, 1), (180_000, 1), *[(180_000, 2)] * 3]
 
 
 def test_requests_end_as_those_of_a_real_requester() -> None:

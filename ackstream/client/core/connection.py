@@ -141,6 +141,10 @@ class Connection:
         """Return the monotonic time in seconds."""
         return time.monotonic()
 
+    def wait(self, seconds: float, over: threading.Event) -> None:
+        """Let seconds pass, unless an event ends the wait."""
+        over.wait(seconds)
+
     def future(self) -> Future[Any]:
         """Return a future for an outcome that the application may wait for."""
         return Future()

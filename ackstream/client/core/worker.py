@@ -35,8 +35,8 @@ AHEAD_SECONDS = 1.0
 KEEP_SECONDS = 0.25
 """After which a handler is slow, and Kafka is polled beside it; and how long each of these polls takes."""
 KEEP_MS = 50
-BESIDE_BYTES = 32 * 1024 * 1024
-"""Bytes of values that are read ahead beside a slow handler, at most; and at most ``MAX_RECORDS`` records."""
+AHEAD_BYTES = 32 * 1024 * 1024
+"""Bytes of values after which no more is read ahead to be noticed; or else ``MAX_RECORDS`` records."""
 SETTLE_SECONDS = 0.2
 """How long a rebalance waits for answers that are on their way."""
 
@@ -57,7 +57,7 @@ class Worker(Closing):
     thread dies, its records go to the other members of the group. ``release`` is called after the last answer, or that
     death; ``begin`` before the first record, and with each change of the partitions; ``turn`` with the monotonic time
     after each poll, several times a second unless ``handle`` takes longer. ``notice``, if it is set before ``run``, is
-    called with each record when it is read, also beside a slow ``handle``: then records are read ahead meanwhile.
+    called with each record when it is read, also beside a slow ``handle``, and up to 2,000 records are read ahead.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Worker(Closing):
         self.skipped, self.originator_key = 0, connection.kafka.originator_key
         # another member, or the next start, handles a record that is not done
         self.grouped = group is not None
-        self.now = connection.now
+        self.now, self._wait = connection.now, connection.wait
         self.life = life or Lifetime()
         self.life.end = self._leave
         self.begin: Callable[[], object] = lambda: None
@@ -147,9 +147,12 @@ class Worker(Closing):
         """
         self._ending.close()
 
-    def pause(self, seconds: float) -> bool:
-        """Wait, in ``handle``; return whether the worker goes on. Once it is closed, the wait is over."""
-        return not self._closing.wait(seconds)
+    def pause(self, seconds: float, over: Callable[[], bool] = lambda: False) -> bool:
+        """Wait, in ``handle``, unless ``over``; return whether the worker goes on. Once it is closed, the wait ends."""
+        while seconds > 0 and not over() and not self._closing.is_set():
+            self._wait(min(seconds, KEEP_SECONDS), self._closing)
+            seconds -= KEEP_SECONDS
+        return not self._closing.is_set()
 
     def ask_time(self) -> None:
         """Look at the broker's clock, if it answers."""
@@ -191,6 +194,11 @@ class Worker(Closing):
         self.release()
 
     def _step(self) -> None:
+        if self._busy is not None:
+            # in memory, a handler lets time pass
+            with self._lock:
+                self._beside(0)
+            return
         wait = self._due()
         with self._lock:
             self._poll(POLL_MS if wait is None else min(POLL_MS, round(wait * 1000)))
@@ -212,9 +220,12 @@ class Worker(Closing):
         while not self._over.wait(0 if member is not None and member.rebalancing else KEEP_SECONDS):
             with self._lock:
                 if self._busy is not None and self._busy is seen and not self._over.is_set():
-                    self._poll(KEEP_MS)
-                    self._take_turn(beside=True)
+                    self._beside(KEEP_MS)
                 seen = self._busy
+
+    def _beside(self, wait_ms: int) -> None:
+        self._poll(wait_ms)
+        self._take_turn(beside=True)
 
     def _poll(self, wait_ms: int) -> None:
         """Read records, unless some wait; the group is polled all the same, or it would give them to others."""
@@ -225,7 +236,7 @@ class Worker(Closing):
         waits = self._enough or self.outbox.full
         if member is None:
             if not waits:
-                self._ahead += self._read(wait_ms)
+                self._ahead += self._read(0 if self._goes_on else wait_ms)
             elif not ready or self.outbox.full:
                 self._closing.wait(wait_ms / 1000)
             return
@@ -234,8 +245,7 @@ class Worker(Closing):
             consumer.pause(*consumer.assignment())
         elif paused := consumer.paused():
             consumer.resume(*paused)
-        goes_on = self._ahead and ready and not member.rebalancing
-        records = self._read(0 if goes_on else wait_ms)
+        records = self._read(0 if self._goes_on else wait_ms)
         if member.expelled:
             self._ahead.clear()
         self._ahead += records
@@ -246,17 +256,17 @@ class Worker(Closing):
 
     @property
     def _enough(self) -> bool:
-        """Whether enough records are read ahead: one is, unless those behind it are to be noticed beside a handler."""
-        if self._busy is None or self.notice is None:
+        """Whether enough records are read ahead: one is, unless those behind it are to be noticed."""
+        if self.notice is None:
             return bool(self._ahead) or self._busy is not None
         size = sum(len(record.value or b"") for record in self._ahead)
-        return len(self._ahead) >= MAX_RECORDS or size >= BESIDE_BYTES
+        return len(self._ahead) >= MAX_RECORDS or size >= AHEAD_BYTES
 
     def _read(self, wait_ms: int) -> list[Any]:
         """Read records, and notice each."""
         if self.notice is None:
             return self.reader.read(wait_ms, self._limit)
-        records = self.reader.read(wait_ms, self._limit if self._busy is None else MAX_RECORDS)
+        records = self.reader.read(wait_ms, MAX_RECORDS)
         for record in records:
             self.notice(record)
         return records
@@ -284,7 +294,13 @@ class Worker(Closing):
             self._closing.wait(BACKOFF_SECONDS)
 
     def _due(self) -> float | None:
-        return self.outbox.wait(self.now())
+        return 0.0 if self._goes_on and self._busy is None else self.outbox.wait(self.now())
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether there is a record to handle next."""
+        stays = self._member is None or not self._member.rebalancing
+        return bool(self._ahead) and stays and self.outbox.ready and not self._closing.is_set()
 
     def _take(self) -> tuple[Any, Work] | None:
         """Release the record at hand, and return the next one with its work, unless records have to wait."""

@@ -91,8 +91,10 @@ def call(handler: Callable[[Any], Answer], signal: Any, retry: Retry | None, wor
                 # an answer now is better than one after the deadline
                 raise
             log.warning("The handler failed for %s: next call in %g s.", signal.correlation_id, pause, exc_info=True)
-            if not worker.pause(pause):
+            if not worker.pause(pause, lambda: signal.cancelled):
                 raise (HandlerStoppedError if worker.grouped else error) from error.__cause__
+            if signal.cancelled:
+                raise
     raise AssertionError
 
 

@@ -460,6 +460,40 @@ def test_a_slow_handler_sees_that_its_request_is_cancelled_behind_others_that_wa
 
 
 @pytest.mark.parametrize("group", [None, "g"])
+def test_requests_that_were_cancelled_before_the_start_are_not_handled(consumer, monkeypatch, group):
+    monkeypatch.setattr(Answers, "ask_time", lambda _: None)
+    consumer.records = [make for at in (0, 2) for make in (order_of(at), cancellation(at + 1, at))]
+    connection, seen = FakeConnection(consumer, Closed()), list[int]()
+    connection.claim = lambda _labels: lambda: None
+    options: dict[str, Any] = {"group": group, "handler": lambda signal: seen.append(signal.offset)}
+    with Responder(connection, labels=["a-a"], topics=["signals"], **options) as responder:
+        eventually(lambda: responder.statistics.received == 2, "both are skipped")
+    assert seen == []
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_record_is_noticed_within_a_second_of_handling_although_others_wait_before_it(consumer, group):
+    consumer.records = [order_of(offset) for offset in range(50)]
+    running, noticed, when = worker_of(consumer, group=group), list[int](), list[int]()
+    clock = FakeConnection()
+    clock.time = 0.0
+    running.now, running.notice = clock.now, lambda record: noticed.append(record.offset)
+
+    def handle(record: Any, _work: Work) -> None:
+        if record.offset == 20:
+            consumer.records.append(order_of(50))
+        if 50 in noticed:
+            when.append(record.offset)
+        clock.time += 0.3
+
+    running._handle = handle
+    running.run()
+    eventually(lambda: when[-1:] == [50], "all are handled")
+    running.close()
+    assert when[0] <= 24
+
+
+@pytest.mark.parametrize("group", [None, "g"])
 def test_a_responder_that_is_closed_between_two_calls_of_its_handler_leaves_the_signal_to_its_group(
     consumer, monkeypatch, group
 ):
@@ -520,8 +554,8 @@ def test_a_copy_of_a_request_that_was_carried_out_before_a_crash_is_answered_as_
     assert sent[len(first) :][: len(first)] == first
 
 
-@pytest.mark.parametrize(("limit", "most"), [("MAX_RECORDS", 3), ("BESIDE_BYTES", 30)])
-def test_beside_a_slow_handler_a_bounded_number_of_records_is_read_ahead(consumer, monkeypatch, limit, most):
+@pytest.mark.parametrize(("limit", "most"), [("MAX_RECORDS", 3), ("AHEAD_BYTES", 30)])
+def test_a_bounded_number_of_records_is_read_ahead_to_be_noticed(consumer, monkeypatch, limit, most):
     monkeypatch.setattr(worker, "KEEP_SECONDS", 0.001)
     monkeypatch.setattr(worker, limit, most)
     consumer.records = [order_of(offset, b"x" * 10) for offset in range(4)]

@@ -214,7 +214,7 @@ def test_a_handler_is_called_again_unless_its_error_is_an_answer_or_would_come_t
 ):
     receiver = Receiver(retry=Retry(2, 1.0))
     paused: list[float] = []
-    monkeypatch.setattr(receiver.client._worker, "pause", lambda seconds: paused.append(seconds) or True)
+    monkeypatch.setattr(receiver.client._worker, "pause", lambda seconds, _: paused.append(seconds) or True)
     receiver.fails = [error] * 2
     receiver.receive(record(MESSAGE, seconds_ago, **DOOR | headers))
     assert (len(receiver.seen), paused) == (calls, [1.0] * (calls - 1))
@@ -226,6 +226,21 @@ def test_a_handler_is_not_called_again_for_a_request_that_was_cancelled():
     receiver.during = lambda: receiver.client._orders.note(order())
     receiver.receive(record(MESSAGE, 0, **DOOR))
     assert len(receiver.seen) == 1
+
+
+@pytest.mark.parametrize("kind", ["responder", "subscriber"])
+def test_a_cancellation_ends_the_pause_before_the_next_call_of_a_handler_which_is_not_made(kind, monkeypatch):
+    receiver = Receiver(kind, retry=Retry(3, 50.0))
+    receiver.fails = [ValueError("no")] * 3
+
+    def wait(seconds: float, _over: object) -> None:
+        receiver.system.advance(seconds)
+        if receiver.system.now >= NOW + 1_000:
+            receiver.client._note(order())
+
+    monkeypatch.setattr(receiver.client._worker, "_wait", wait)
+    receiver.receive(record(MESSAGE, 0, **DOOR))
+    assert (len(receiver.seen), receiver.system.now) == (1, NOW + 1_000)
 
 
 def test_a_number_is_no_retry():
