@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
-from math import inf
+from threading import TIMEOUT_MAX
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from ackstream.errors import BadParameterError, InconsistentQosError
@@ -63,10 +63,12 @@ def check_length(argument: str, text: str, most: int) -> None:
         raise BadParameterError(f"{argument} has {len(text)} characters: give 1 to {most:,}.")
 
 
-def check_type(argument: str, value: object, kind: type, *, optional: bool = False) -> None:
-    """Check the type of an argument; an ``optional`` one may be ``None``."""
-    if not isinstance(value, kind) and not (optional and value is None):
-        raise BadParameterError(f"{argument} is {value!r:.80}: give {kind.__name__}, not {type(value).__name__}.")
+def check_type(argument: str, value: object, *kinds: type, optional: bool = False) -> None:
+    """Check the type of an argument; an ``optional`` one may be ``None``, and a bool is no number."""
+    fits = type(value) in kinds if isinstance(value, bool) else isinstance(value, kinds)
+    if not fits and not (optional and value is None):
+        known = " or ".join(kind.__name__ for kind in kinds)
+        raise BadParameterError(f"{argument} is {value!r:.80}: give {known}, not {type(value).__name__}.")
 
 
 def encoded(argument: str, text: str) -> bytes:
@@ -112,8 +114,8 @@ class Retry:
 
     :param attempts: calls in all, at least 1
     :param backoff: seconds before the second call; each further pause is twice as long
-    :param longest: the longest pause in seconds
-    :raises BadParameterError: a number is too small, or not finite
+    :param longest: the longest pause in seconds, at most ``threading.TIMEOUT_MAX``
+    :raises BadParameterError: a number is too small or too large, or has another type
     """
 
     attempts: int
@@ -124,9 +126,13 @@ class Retry:
         check_type("attempts", self.attempts, int)
         if self.attempts < 1:
             raise BadParameterError(f"attempts is {self.attempts}: give at least 1.")
-        if not 0 <= self.backoff <= self.longest < inf:
+        check_type("backoff", self.backoff, int, float)
+        check_type("longest", self.longest, int, float)
+        if not 0 <= self.longest <= TIMEOUT_MAX:
+            raise BadParameterError(f"longest is {self.longest} s: give 0 to {TIMEOUT_MAX:.0f} s.")
+        if not 0 <= self.backoff <= self.longest:
             raise BadParameterError(
-                f"backoff is {self.backoff} s and longest {self.longest} s: give 0 or more, in order."
+                f"backoff is {self.backoff} s: give 0 to {self.longest} s, the longest pause, or raise longest."
             )
 
     def pause(self, failures: int) -> float | None:

@@ -116,6 +116,10 @@ class StoreFile:
                 f"The {self._what} {self._path} belongs to the client {owner}, not to {client}: give each its own."
             )
 
+    def damaged(self, part: str) -> StoreError:
+        """Return the error of a part of the file that cannot be read."""
+        return self._unusable(sqlite3.DatabaseError(f"{part} are unreadable"))
+
     def _unusable(self, error: sqlite3.Error) -> StoreError:
         text = str(error)
         if "locked" in text:

@@ -31,21 +31,16 @@ from ackstream.protocol.errors import DittoError
 log = logging.getLogger(__name__)
 
 AHEAD_SECONDS = 1.0
-"""How long the records that are read ahead take to handle, about."""
+"""How long records are handled between two polls, about."""
 KEEP_SECONDS = 0.25
 """After which a handler is slow, and Kafka is polled beside it; and how long each of these polls takes."""
 KEEP_MS = 50
 AHEAD_BYTES = 32 * 1024 * 1024
-"""Bytes of values after which no more is read ahead to be noticed; or else ``MAX_RECORDS`` records."""
+"""Bytes of values after which no more is read ahead; the other limit is ``MAX_RECORDS`` records."""
 SETTLE_SECONDS = 0.2
 """How long a rebalance waits for answers that are on their way."""
 
 Start = Literal["latest", "earliest"]
-
-
-def ahead(handled: int, seconds: float) -> int:
-    """Return how many records to read at once, by those that were handled in a time: as many as in a second."""
-    return max(1, min(MAX_RECORDS, round(handled * AHEAD_SECONDS / max(seconds, 0.001))))
 
 
 class Worker(Closing):
@@ -97,7 +92,6 @@ class Worker(Closing):
         # of the consumer, the progress and the records that are read ahead: not held while a record is handled
         self._lock = threading.RLock()
         self._ahead: deque[Any] = deque()
-        self._limit = 1
         self._busy: Work | None = None
         names = [connection.kafka.topic(name) for name in topics]
         answers = connection.kafka.topic("acks")
@@ -202,14 +196,14 @@ class Worker(Closing):
         wait = self._due()
         with self._lock:
             self._poll(POLL_MS if wait is None else min(POLL_MS, round(wait * 1000)))
-        handled, began, seconds = 0, self.now(), 0.0
-        while seconds < AHEAD_SECONDS and (taken := self._take()) is not None:
+        until = self.now() + AHEAD_SECONDS
+        while self.now() < until and (taken := self._take()) is not None:
             self._call(*taken)
-            handled, seconds = handled + 1, self.now() - began
-        if handled:
-            self._limit = ahead(handled, seconds)
         with self._lock:
             self._release()
+            if self._over.is_set():
+                # an error has closed the consumer
+                return
             self._take_turn()
             away, waits = self.outbox.away, self.outbox.waits or not self.reader.reached
         self.life.look(self.now(), away=away, waits=waits)
@@ -228,7 +222,7 @@ class Worker(Closing):
         self._take_turn(beside=True)
 
     def _poll(self, wait_ms: int) -> None:
-        """Read records, unless some wait; the group is polled all the same, or it would give them to others."""
+        """Read records, unless enough wait; the group is polled all the same, or it would give them to others."""
         ready, member = self.outbox.ready, self._member
         if self._waits == ready and (self._ahead or ready):
             self._waits = not ready
@@ -256,19 +250,16 @@ class Worker(Closing):
 
     @property
     def _enough(self) -> bool:
-        """Whether enough records are read ahead: one is, unless those behind it are to be noticed."""
-        if self.notice is None:
-            return bool(self._ahead) or self._busy is not None
+        """Whether enough records are read ahead, of which each is noticed."""
         size = sum(len(record.value or b"") for record in self._ahead)
         return len(self._ahead) >= MAX_RECORDS or size >= AHEAD_BYTES
 
     def _read(self, wait_ms: int) -> list[Any]:
         """Read records, and notice each."""
-        if self.notice is None:
-            return self.reader.read(wait_ms, self._limit)
         records = self.reader.read(wait_ms, MAX_RECORDS)
-        for record in records:
-            self.notice(record)
+        if self.notice is not None:
+            for record in records:
+                self.notice(record)
         return records
 
     def _settle(self) -> None:

@@ -105,7 +105,7 @@ INBOX_BYTES = 256 * 1024 * 1024
 _VERSION = 1
 _SCHEMA = """
 CREATE TABLE requests (
-  place INTEGER PRIMARY KEY, reply_id TEXT NOT NULL UNIQUE, answers BLOB NOT NULL, at REAL NOT NULL
+  place INTEGER PRIMARY KEY, request TEXT NOT NULL UNIQUE, answers BLOB NOT NULL, at REAL NOT NULL
 );
 """
 # a few for each one that is added
@@ -137,23 +137,23 @@ class Inbox:
         ((self._place, latest),) = self._file.read("SELECT ifnull(max(place), 0), ifnull(max(at), 0) FROM requests")
         self._failed, self._now, self._began = failed, now, now() - latest
 
-    def get(self, reply_id: str) -> list[Delayed] | None:
+    def get(self, request: str) -> list[Delayed] | None:
         """Return the answers to a request; ``None`` if it was not carried out, as far as is known."""
         try:
-            rows = self._file.read("SELECT answers FROM requests WHERE reply_id = ?", reply_id)
-        except StoreError as error:
-            self._failed(error)
-            raise
-        found = msgspec.msgpack.decode(rows[0][0], type=list[tuple[float, bytes]]) if rows else None
-        return None if found is None else [(delay, decode(value)) for delay, value in found]
+            rows = self._file.read("SELECT answers FROM requests WHERE request = ?", request)
+            return [(delay, decode(value)) for delay, value in _read_answers(rows[0][0])] if rows else None
+        except (StoreError, msgspec.MsgspecError, DittoError) as error:
+            failure = error if isinstance(error, StoreError) else self._file.damaged(f"the answers to {request}")
+            self._failed(failure)
+            raise failure from error
 
-    def add(self, reply_id: str, answers: list[Delayed]) -> None:
+    def add(self, request: str, answers: list[Delayed]) -> None:
         """Note that a request was carried out; a disk that cannot be written is logged."""
         value = msgspec.msgpack.encode([(delay, encode(message)) for delay, message in answers])
         self._place, at = self._place + len(value) + _ROW_BYTES, self._now() - self._began
         try:
             self._file.change(
-                ("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?)", (self._place, reply_id, value, at)),
+                ("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?)", (self._place, request, value, at)),
                 (_FORGET, (self._place - INBOX_BYTES, at - INBOX_SECONDS)),
                 needed=False,
             )
@@ -164,6 +164,9 @@ class Inbox:
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._file.close()
+
+
+_read_answers = msgspec.msgpack.Decoder(list[tuple[float, bytes]]).decode
 
 
 class OpenDelivery:
@@ -191,6 +194,13 @@ class OpenDelivery:
         self._lock = threading.Lock()
         if self.held:
             outbox().hold(work)
+
+    def repeat(self, answers: list[Delayed]) -> None:
+        """Send the answers to an earlier delivery, except those under labels that are no longer issued."""
+        issued = [(delay, message) for delay, message in answers if label_of(message) in {None, *self._labels}]
+        if lost := len(answers) - len(issued):
+            log.warning("%d answers to %s have labels that are no longer issued.", lost, self._correlation_id)
+        self.send(issued)
 
     def send(
         self, answers: list[Delayed], *, missing: bool = False, keep: Callable[[list[Delayed]], object] | None = None

@@ -46,6 +46,8 @@ class _Receiver(Client, Generic[AnyStatistics]):
     _inbox: Inbox | None = None
 
     def __init__(self, options: ReceiverOptions) -> None:
+        check_word("expired", options.expired, Expired)
+        check_type("retry", options.retry, Retry, optional=True)
         self._connection = connection_of(options.bootstrap_servers)
         self._handler: Callable[[Any], Answer] = options.handler
         self._skips, self._retry = options.expired == "skip", options.retry
@@ -55,13 +57,10 @@ class _Receiver(Client, Generic[AnyStatistics]):
         self._life = Lifetime(None, options.on_error, options.on_connection, name)
 
     def _start(self, options: ReceiverOptions, topics: Sequence[str], declared: frozenset[str]) -> None:
-        connection, group = self._connection, options.group
-        check_word("expired", options.expired, Expired)
-        check_type("retry", options.retry, Retry, optional=True)
+        connection, life, group = self._connection, self._life, options.group
         try:
             labels = self._labels = Labels(self._connected, connection, declared, group)
-            own: dict[str, Any] = {"labels": labels, "life": self._life}
-            self._worker = Worker(connection, topics, self._handle, group, options.start, **own)
+            self._worker = Worker(connection, topics, self._handle, group, options.start, labels=labels, life=life)
             self._worker.turn = self._turn
             self._worker.notice = self._orders.note
             # lets others have the labels
@@ -96,7 +95,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
             opened.give_up()
             return
         self._counts["handled"] += 1
-        keep = None if self._inbox is None else partial(self._inbox.add, signal.reply_id)
+        keep = None if self._inbox is None else partial(self._inbox.add, signal.identity)
         try:
             answer = answers.call(self._handler, signal, self._retry, self._worker)
             opened.send(signals.messages(signal, answer), keep=keep)
@@ -196,6 +195,7 @@ class Responder(_Receiver[ResponderStatistics]):
         if self._topics and self._responds:
             raise BadParameterError("labels has live-response, which no record requests: with topics give others.")
         if options.once is not None:
+            check_type("once", options.once, str, Path)
             if options.group is None:
                 raise BadParameterError("once is set without a group: no request is read again then. Give a group.")
             self._inbox = Inbox(Path(options.once), options.group, self._life.fail)
@@ -211,16 +211,16 @@ class Responder(_Receiver[ResponderStatistics]):
             signal = signals.read_signal(record, issued | self._responds, worker.originator_key, worker.is_over)
         if signal is None:
             return
-        if signal.expired and self._skips:
-            self._counts["expired"] += 1
-            return
         opened = OpenDelivery(lambda: self._outbox, work, signal.correlation_id, issued)
-        known = None if self._inbox is None else self._inbox.get(signal.reply_id)
+        # after its first timeout, too, it may still count
+        known = None if self._inbox is None else self._inbox.get(signal.identity)
         if known is not None:
+            opened.repeat(known)
             self._counts["repeated"] += 1
-            opened.send(known)
-            return
-        self._answer(replace(signal, _open=opened), opened)
+        elif signal.expired and self._skips:
+            self._counts["expired"] += 1
+        else:
+            self._answer(replace(signal, _open=opened), opened)
 
 
 def responder(*labels: str, **options: Any) -> Callable[[Callable[[Any], Answer]], Callable[..., Responder]]:

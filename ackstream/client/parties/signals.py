@@ -121,6 +121,11 @@ class Signal:
         return reply_id(self.correlation_id, self.topic, self.partition, self.offset)
 
     @property
+    def identity(self) -> str:
+        """The key of the request in a file: its reply-id, which a topic made anew may repeat, and its time."""
+        return f"{self.reply_id}-{self.timestamp}"
+
+    @property
     def cancelled(self) -> bool:
         """Whether its requester has taken it back, as far as is known; from any thread. Answers are late then."""
         # a copy in another process does not know

@@ -164,10 +164,14 @@ def test_a_retry_has_a_pause_between_all_of_its_attempts_which_never_shrinks_nor
     [
         ((0,), "attempts is 0: give at least 1"),
         (("3",), "attempts is '3': give int, not str"),
-        ((2, -1.0), "backoff is -1.0 s and longest 60.0 s"),
-        ((2, 61.0), "backoff is 61.0 s and longest 60.0 s"),
-        ((2, 1.0, float("inf")), "longest inf s"),
+        ((2, -1.0), "backoff is -1.0 s: give 0 to 60.0 s"),
+        ((2, 61.0), "backoff is 61.0 s: give 0 to 60.0 s, the longest pause, or raise longest"),
+        ((2, 1.0, float("inf")), "longest is inf s: give 0 to"),
+        ((2, 1e10, 1e10), "longest is 10000000000.0 s: give 0 to"),
         ((2, float("nan")), "backoff is nan s"),
+        ((2, "1"), "backoff is '1': give int or float, not str"),
+        ((2, 1, None), "longest is None: give int or float, not NoneType"),
+        ((True,), "attempts is True: give int, not bool"),
     ],
 )
 def test_a_retry_that_cannot_be_carried_out_is_refused(given_: tuple[Any, ...], error: str) -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from functools import partial
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +24,11 @@ from ackstream.client.core.arguments import Retry
 from ackstream.client.core.lifetime import Lifetime
 from ackstream.client.core.messages import Answers, Work
 from ackstream.client.core.worker import Worker
-from ackstream.client.errors import ThreadDiedError
+from ackstream.client.errors import StoreError, ThreadDiedError
 from ackstream.client.parties import receivers
 from ackstream.client.parties.answers import Ack, After
 from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.requests import requester as requests
-from ackstream.kafka.reader import MAX_RECORDS
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ledger import reply_id
@@ -42,7 +44,6 @@ class Consumer:
         self.closed = False
         self.records: list[Any] = []
         self.polls = 0
-        self.asked: list[int] = []
         self.given: list[Any] = []
         self.commits: list[dict[int, int]] = []
         self._owned: set[TopicPartition] = set()
@@ -71,7 +72,6 @@ class Consumer:
             self._paused &= owned
             self._listener.on_partitions_assigned(owned)
         found: dict[Any, list[Any]] = {}
-        self.asked.append(max_records)
         for record in [each for each in self.records if each not in self.given][:max_records]:
             partition = TopicPartition("signals", record.partition)
             if self._listener is None or partition in self._owned - self._paused:
@@ -100,6 +100,8 @@ class Consumer:
         self.commits.append({partition.partition: offset.offset for partition, offset in offsets.items()})
 
     def commit_async(self, offsets: dict[Any, Any], **_: Any) -> None:
+        # as kafka-python
+        assert not self.closed
         self.commit(offsets)
 
     def close(self, **_: Any) -> None:
@@ -360,19 +362,19 @@ def test_records_wait_for_a_lease_while_the_group_is_polled(consumer, group, cap
 
     # the second and the third one are read at once, and wait both
     running = worker_of(consumer, handle, group=group, turn=turn, labels=labels)
-    running._limit = 3
     running.run()
     assert running.life.wait(10)
     running.close()
     assert (handled, consumer.paused()) == ([0, 1, 2], set())
-    assert (consumer.polls > 6) == (group is not None)
+    assert consumer.polls > 6
     assert [record.getMessage() for record in caplog.records] == [
         "The labels are not held: records and answers wait until they are, or are taken.",
         "The labels are held again, or another client has them: records are handled.",
     ]
 
 
-def test_a_worker_that_is_closed_before_its_lease_is_renewed_leaves_the_records_to_others(consumer):
+def test_a_worker_that_is_closed_before_its_lease_is_renewed_leaves_the_records_to_others(consumer, monkeypatch):
+    monkeypatch.setattr(worker, "MAX_RECORDS", 2)
     consumer.records = signals(2)
     handled: list[int] = []
     labels = _Lease(ready=False)
@@ -404,7 +406,6 @@ def test_the_group_rebalances_while_a_handler_works(consumer, monkeypatch):
     consumer.records = [*signals(3), *signals(3, 1)]
     slow = _Slow()
     running = worker_of(consumer, slow, group="g")
-    running._limit = 6
     consumer.give(0, 1)
     running.run()
     assert slow.begun.wait(10)
@@ -554,6 +555,79 @@ def test_a_copy_of_a_request_that_was_carried_out_before_a_crash_is_answered_as_
     assert sent[len(first) :][: len(first)] == first
 
 
+class Member:
+    """Starts a responder of a group with a file, for one record that is read (again), and closes it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.file, self.consumer = tmp_path / "inbox", Consumer()
+        self.seen: list[Any] = []
+        self.sent: list[str] = []
+        self.errors: list[Exception] = []
+        monkeypatch.setattr(Answers, "ask_time", lambda _: None)
+        monkeypatch.setattr(Answers, "send", lambda _self, _key, message, *_: self.sent.append(message.topic.subject))
+
+    def run(self, record: Any, labels: Iterable[str] = ("a-a",)) -> Any:
+        self.consumer = Consumer()
+        self.consumer.records = [record]
+        connection = FakeConnection(self.consumer, Closed())
+        connection.claim = lambda _labels: lambda: None
+        self.sent.clear()
+        options: dict[str, Any] = {"topics": ["signals"], "group": "g", "handler": self._handle}
+        with Responder(connection, labels=labels, once=self.file, on_error=self.errors.append, **options) as responder:
+            eventually(lambda: responder.statistics.received == 1, "it is handled, or answered")
+            return responder.statistics
+
+    def _handle(self, signal: Any) -> Ack:
+        self.seen.append(signal.content)
+        return Ack()
+
+
+@pytest.fixture
+def member(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Member:
+    return Member(monkeypatch, tmp_path)
+
+
+def test_a_request_at_the_same_place_of_a_topic_that_was_made_anew_is_another_one(member):
+    member.run(order_of(0, b"old"))
+    new = order_of(0, b"new")
+    new.timestamp = 1
+    assert (member.run(new).repeated, member.seen) == (0, [b"old", b"new"])
+    assert (member.run(new).repeated, member.run(order_of(0, b"old")).repeated) == (1, 1)
+
+
+def test_a_copy_that_is_read_after_the_first_timeout_is_answered_as_before_since_it_may_still_count(
+    member, monkeypatch
+):
+    member.run(order_of(0))
+    monkeypatch.setattr(Worker, "is_over", lambda *_: True)
+    statistics = member.run(order_of(0))
+    assert (statistics.repeated, statistics.expired, member.sent) == (1, 0, ["a-a"])
+    statistics = member.run(order_of(1))
+    assert (statistics.repeated, statistics.expired, member.sent) == (0, 1, [])
+
+
+def test_answers_are_repeated_under_the_labels_that_are_still_issued(member, caplog):
+    wanted = order_of(0)
+    wanted.headers[0] = ("requested-acks", b"a-a,b-b")
+    member.run(wanted, ["a-a", "b-b"])
+    assert sorted(member.sent) == ["a-a", "b-b"]
+    statistics = member.run(wanted)
+    assert (member.sent, statistics.repeated, statistics.skipped) == (["a-a"], 1, 0)
+    assert "1 answers to c-0 have labels that are no longer issued" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [b"\xc1", b"\x91\x92\x00\xc4\x01{"])
+def test_a_damaged_answer_ends_the_responder_which_commits_nothing_and_dies_of_nothing_else(member, damage, caplog):
+    member.run(order_of(0))
+    with closing(sqlite3.connect(member.file)) as database, database:
+        database.execute("UPDATE requests SET answers = ?", (damage,))
+    member.run(order_of(0))
+    assert [type(error) for error in member.errors] == [StoreError]
+    assert "it is damaged, perhaps truncated" in str(member.errors[0])
+    assert (len(member.seen), member.sent, member.consumer.commits, member.consumer.closed) == (1, [], [{0: 0}], True)
+    assert "died" not in caplog.text
+
+
 @pytest.mark.parametrize(("limit", "most"), [("MAX_RECORDS", 3), ("AHEAD_BYTES", 30)])
 def test_a_bounded_number_of_records_is_read_ahead_to_be_noticed(consumer, monkeypatch, limit, most):
     monkeypatch.setattr(worker, "KEEP_SECONDS", 0.001)
@@ -593,7 +667,6 @@ def test_close_ends_after_the_record_at_hand(consumer):
     consumer.records = signals(5)
     slow = _Slow()
     running = worker_of(consumer, slow, group="g")
-    running._limit = 5
     running.run()
     assert slow.begun.wait(10)
     closing = threading.Thread(target=running.close)
@@ -621,7 +694,6 @@ def test_a_member_that_its_group_has_ruled_out_handles_nothing_that_it_has_read(
     consumer.records = signals(4)
     slow = _Slow()
     running = worker_of(consumer, slow, group="g")
-    running._limit = 4
     running.run()
     assert slow.begun.wait(10)
     with running._lock:
@@ -631,35 +703,6 @@ def test_a_member_that_its_group_has_ruled_out_handles_nothing_that_it_has_read(
     eventually(lambda: consumer.assignment() == {TopicPartition("signals", 1)}, "it has joined again")
     running.close()
     assert slow.handled == [(0, 0)]
-
-
-def test_what_is_read_ahead_is_handled_in_about_a_second(consumer):
-    consumer.records = signals(400)
-    running = worker_of(consumer)
-    clock = FakeConnection()
-    clock.time = 0.0
-    running.now = clock.now
-
-    def handle(record: Any, _work: Work) -> None:
-        clock.time += 0.01 if record.offset < 200 else 0.5
-        if record.offset == 211:
-            running.life.close()
-
-    running._handle = handle
-    running.run()
-    assert running.life.wait(10)
-    running.close()
-    # nothing is known of the first one
-    assert consumer.asked[:3] == [1, 100, 100]
-    assert consumer.asked[-1] == 2
-
-
-@pytest.mark.parametrize(
-    ("handled", "seconds", "records"),
-    [(1, 2.5, 1), (1, 0.0, 1_000), (10, 1.0, 10), (100, 0.5, 200), (2_000, 0.1, MAX_RECORDS), (3, 1e9, 1)],
-)
-def test_as_many_records_are_read_as_are_handled_in_a_second(handled, seconds, records):
-    assert worker.ahead(handled, seconds) == records
 
 
 # -- receivers ---------------------------------------------------------------------------------------------------------

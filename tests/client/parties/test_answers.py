@@ -105,7 +105,7 @@ FILE = [
     "CREATE TABLE owner (client TEXT NOT NULL);",
     "INSERT INTO \"owner\" VALUES('g');",
     """CREATE TABLE requests (
-  place INTEGER PRIMARY KEY, reply_id TEXT NOT NULL UNIQUE, answers BLOB NOT NULL, at REAL NOT NULL
+  place INTEGER PRIMARY KEY, request TEXT NOT NULL UNIQUE, answers BLOB NOT NULL, at REAL NOT NULL
 );""",
     "INSERT INTO \"requests\" VALUES(201,'r1',X'90',0.0);",
     "COMMIT;",
@@ -150,6 +150,14 @@ def test_a_disk_that_is_full_is_logged_and_the_request_is_answered(
     monkeypatch.setattr(inbox._file, "_database", Full())
     inbox.add("r1", [])
     assert "free disk space" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [{"retry": 3}, {"expired": "drop"}, {"once": 5}])
+def test_a_wrong_option_leaves_no_file_behind_that_is_locked(tmp_path: Path, wrong: Any) -> None:
+    given: dict[str, Any] = {"handler": print, "labels": ["a-a"], "group": "g", "once": tmp_path / "inbox"}
+    with pytest.raises(BadParameterError, match=next(iter(wrong))):
+        Responder(RequestSystem().connection, **given | wrong)
+    assert not (tmp_path / "inbox").exists()
 
 
 def test_a_responder_without_a_group_has_no_use_for_an_inbox(tmp_path: Path) -> None:
