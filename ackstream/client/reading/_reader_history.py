@@ -2,8 +2,8 @@
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from ackstream.client.core.lifetime import Awaited
 from ackstream.client.errors import ReaderClosedError
@@ -151,7 +151,8 @@ class ReaderHistory(Awaited):
     def stuck(self) -> bool:
         """Whether the application has all it may have, so that nothing is read and nothing is left to access."""
         with self.changed:
-            return self.full and not self._cache.has()
+            # unread ones are there, too, while their writer waits for the next attempt of a retry
+            return self.full and not (self._cache.has() or self._cache.unread)
 
     def restart_offset(self, partition: int, position: int) -> int:
         """Return the offset from which a restart has to read a partition, of which ``position`` is to be read next."""
@@ -160,8 +161,8 @@ class ReaderHistory(Awaited):
 
     # -- for the application -------------------------------------------------------------------------------------------
 
-    def await_samples(self, timeout: float | None, *, unread: bool = False, without: Collection[str] = ()) -> bool:
-        return self.wait_for(lambda: self._cache.has(unread=unread, without=without), timeout)
+    def await_samples(self, timeout: float | None, *, unread: bool = False) -> bool:
+        return self.wait_for(lambda: self._cache.has(unread=unread), timeout)
 
     def take(self, limit: int, timeout: float | None) -> list[Sample]:
         """Hand samples out as copies; chosen, and errors, as for :meth:`loan`."""
@@ -176,10 +177,11 @@ class ReaderHistory(Awaited):
             self.return_loan(samples)
             return samples
 
-    def loan(self, limit: int, timeout: float | None, without: Collection[str] = ()) -> list[Sample]:
+    def loan(self, limit: int, timeout: float | None, without: AbstractSet[str] = frozenset()) -> list[Sample]:
         """Lend the samples in the cache, or the first within ``timeout`` seconds, except those of some writers."""
         with self.changed:
-            return self._access(lambda: self._cache.take(limit, without), timeout, without=without)
+            self._cache.hold(without)
+            return self._access(lambda: self._cache.take(limit), timeout)
 
     def return_loan(self, samples: list[Sample]) -> None:
         """Accept a loan back; ``application-auto`` acknowledges it."""
@@ -272,7 +274,7 @@ class ReaderHistory(Awaited):
             self._waiting.discard(writer)
         self.changed.notify_all()
 
-    def _access(self, access: Callable[[], list[Sample]], timeout: float | None, **which: Any) -> list[Sample]:
+    def _access(self, access: Callable[[], list[Sample]], timeout: float | None, **which: bool) -> list[Sample]:
         self.await_samples(timeout, **which)
         before = self._cache.unread
         samples = access()

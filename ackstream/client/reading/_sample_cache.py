@@ -4,11 +4,12 @@ The samples of one topic and key are about one instance. Rules: brokers.md R2 to
 """
 
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 from itertools import count, islice
 from sys import maxsize
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ackstream.client.core.arguments import Retry
 from ackstream.client.reading._writer_history import AckReports, ReorderBuffer
@@ -41,6 +42,8 @@ class SampleCache:
         self._opens = qos.kind != "protocol"
         self._depth = qos.depth if qos.history == "keep-last" else None
         self._cached: dict[SampleId, Sample] = {}
+        # instead of there: those of writers that are held back, by writer
+        self._aside: dict[str, dict[SampleId, Sample]] = {}
         self._unread: dict[SampleId, Sample] = {}
         self._open: dict[SampleId, Sample] = {}
         # with KEEP_LAST: the cached samples of each instance, the oldest first
@@ -53,13 +56,25 @@ class SampleCache:
     def unread(self) -> int:
         return len(self._unread)
 
-    def has(self, *, unread: bool = False, without: Collection[str] = ()) -> bool:
-        return bool(self._choose(1, unread=unread, without=without))
+    def has(self, *, unread: bool = False) -> bool:
+        return bool(self._unread if unread else self._cached)
+
+    def hold(self, writers: AbstractSet[str]) -> None:
+        """Set the samples of these writers aside until a later call is without them; they follow the others then."""
+        for writer in self._aside.keys() - writers:
+            self._cached |= self._aside.pop(writer)
+        if new := writers - self._aside.keys():
+            self._aside |= {writer: {} for writer in new}
+            for identity in [each for each in self._cached if each[0] in new]:
+                self._aside[identity[0]][identity] = self._cached.pop(identity)
+
+    def _line(self, writer: str) -> dict[SampleId, Sample]:
+        return self._aside.get(writer, self._cached)
 
     def add(self, sample: Sample) -> Sample | None:
         """Add a sample; return the one that it replaces unread, which the application will never acknowledge."""
         identity = _id(sample)
-        self._cached[identity] = self._unread[identity] = sample
+        self._line(sample.publisher)[identity] = self._unread[identity] = sample
         self.bytes += sample.size
         self._held += 1
         if self._depth is None:
@@ -73,20 +88,16 @@ class SampleCache:
         self._remove(oldest)
         return oldest if was_unread else None
 
-    def _choose(self, limit: int, *, unread: bool, without: Collection[str]) -> list[Sample]:
-        samples = (self._unread if unread else self._cached).values()
-        return list(islice((each for each in samples if each.publisher not in without) if without else samples, limit))
-
-    def read(self, limit: int, *, unread: bool = False, without: Collection[str] = ()) -> list[Sample]:
-        """Access samples, in order, except those of some writers."""
-        found = self._choose(limit, unread=unread, without=without)
+    def read(self, limit: int, *, unread: bool = False) -> list[Sample]:
+        """Access samples, in order."""
+        found = list(islice((self._unread if unread else self._cached).values(), limit))
         for sample in found:
             if self._unread.pop(_id(sample), None) is not None and self._opens:
                 self._open[_id(sample)] = sample
         return found
 
-    def take(self, limit: int, without: Collection[str] = ()) -> list[Sample]:
-        taken = self.read(limit, without=without)
+    def take(self, limit: int) -> list[Sample]:
+        taken = self.read(limit)
         for sample in taken:
             self._remove(sample)
         return taken
@@ -105,7 +116,7 @@ class SampleCache:
 
     def _remove(self, sample: Sample) -> None:
         identity, instance = _id(sample), instance_of(sample)
-        del self._cached[identity]
+        del self._line(sample.publisher)[identity]
         self._unread.pop(identity, None)
         if (same := self._instances.get(instance)) is not None:
             del same[identity]
@@ -114,7 +125,7 @@ class SampleCache:
         self._drop(sample)
 
     def _drop(self, sample: Sample) -> None:
-        if _id(sample) not in self._cached and _id(sample) not in self._open:
+        if _id(sample) not in self._line(sample.publisher) and _id(sample) not in self._open:
             self.bytes -= sample.size
             self._held -= 1
 
@@ -135,9 +146,9 @@ class FailedSamples:
         self._failures: dict[SampleId, int] = {}
 
     @property
-    def writers(self) -> Collection[str]:
+    def writers(self) -> AbstractSet[Any]:
         """The writers whose later samples wait."""
-        return [sample.publisher for sample, *_ in self._lines.values()] if self._ordered else ()
+        return self._lines.keys() if self._ordered else frozenset()
 
     def add(self, sample: Sample, now: float) -> bool:
         """Note a failure; return whether to report it: the first one, or with ``retry`` the last. Times: seconds."""

@@ -136,11 +136,11 @@ def test_with_a_retry_failed_samples_of_a_writer_follow_one_another_and_the_last
     assert sorted(failed.writers) == ["w1", "w2"]
     assert [failed.take(0.9), failed.take(1.0), failed.take(1.0), failed.take(1.0)] == [None, w1[0], w2, None]
     failed.forget(w2)
-    assert failed.writers == ["w1"]
+    assert failed.writers == {"w1"}
     assert failed.add(w1[0], 1.0), "it is given up"
     assert (failed.wait(1.0), failed.take(1.0)) == (0.0, w1[1])
     assert failed.add(w1[1], 1.0)
-    assert (failed.writers, failed.wait(1.0)) == ([], None)
+    assert (failed.writers, failed.wait(1.0)) == (set(), None)
 
 
 @given(
@@ -168,7 +168,7 @@ def test_with_a_retry_every_sample_has_its_attempts_one_after_the_other_in_the_o
             elif failed.add(sample, now):
                 reported.append(sample.seq)
 
-    while (taken := cache.take(batch, failed.writers)) or failed.wait(now) is not None:
+    while (taken := _take(cache, failed, batch)) or failed.wait(now) is not None:
         if taken:
             handle(taken)
         elif (again := failed.take(now)) is not None:
@@ -185,10 +185,79 @@ def test_with_a_retry_every_sample_has_its_attempts_one_after_the_other_in_the_o
     assert (list(failed.writers), len(reported)) == ([], len(set(reported)))
 
 
+def _take(cache: SampleCache, failed: FailedSamples, limit: int) -> list[Sample]:
+    cache.hold(failed.writers)
+    return cache.take(limit)
+
+
 def test_samples_of_other_writers_can_be_accessed_while_those_of_one_wait() -> None:
     cache = SampleCache(ReaderQos())
     for seq, writer in ((1, "w1"), (2, "w1"), (3, "w2")):
         cache.add(_sample(seq, writer=writer))
-    assert [sample.seq for sample in cache.take(ANY, ["w1"])] == [3]
-    assert (cache.has(), cache.has(without=["w1"])) == (True, False)
-    assert [sample.seq for sample in cache.take(ANY)] == [1, 2]
+    cache.hold({"w1"})
+    cache.add(_sample(4))
+    assert [sample.seq for sample in cache.take(ANY)] == [3]
+    assert (cache.has(), cache.unread, len(cache)) == (False, 3, 4)
+    cache.hold(set())
+    assert (cache.has(), [sample.seq for sample in cache.take(ANY)]) == (True, [1, 2, 4])
+
+
+class _Counted(str):
+    """A writer's name that counts how often it is looked at."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        _Counted.looks += 1
+        return super().__hash__()
+
+    __eq__ = str.__eq__
+
+
+def test_an_access_does_not_look_at_the_samples_of_writers_that_wait() -> None:
+    cache = SampleCache(ReaderQos())
+    for seq in range(1, 1_001):
+        cache.add(_sample(seq, writer=_Counted("w1")))
+    for seq in range(1, 11):
+        cache.add(_sample(seq, writer="w2"))
+    cache.hold({"w1"})
+    _Counted.looks = 0
+    for seq in range(1, 11):
+        cache.hold({"w1"})
+        assert cache.has()
+        assert [sample.seq for sample in cache.take(1)] == [seq]
+    assert not cache.has()
+    assert _Counted.looks < 100
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["add", "hold", "take"]), st.integers(0, 3)), max_size=40),
+    st.sampled_from(["keep-all", "keep-last"]),
+)
+def test_samples_that_were_set_aside_come_in_the_order_of_their_writer(
+    steps: list[tuple[str, int]], history: Any
+) -> None:
+    writers = ["w0", "w1", "w2"]
+    cache, held, taken, gone = SampleCache(ReaderQos(history=history, depth=2)), set[str](), list[Sample](), set[int]()
+    for seq, (step, number) in enumerate(steps, 1):
+        if step == "add":
+            replaced = cache.add(_sample(seq, b"k%d" % (number % 2), writer=writers[number % 3]))
+            gone |= {replaced.seq} if replaced else set()
+        elif step == "hold":
+            held = set(writers[:number])
+            cache.hold(held)
+        else:
+            found = cache.take(number)
+            assert not held & {sample.publisher for sample in found}
+            taken += found
+    cache.hold(set())
+    taken += cache.take(ANY)
+    added = [seq for seq, (step, _) in enumerate(steps, 1) if step == "add"]
+    assert sorted(sample.seq for sample in taken) == [seq for seq in added if seq not in gone]
+    for writer in writers:
+        numbers = [sample.seq for sample in taken if sample.publisher == writer]
+        assert numbers == sorted(numbers)
+    for sample in taken:
+        cache.acknowledge(sample)
+    assert (len(cache), cache.bytes, cache.has(), cache.unread) == (0, 0, False, 0)
