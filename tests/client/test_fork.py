@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ackstream.client import Ack, Command, Publisher, QueueConsumer, subscription
 from ackstream.client.core.lifetime import Client
+from ackstream.client.core.storage import PublishStore
 from ackstream.client.queries.message_stream import MessageStream
 from ackstream.client.queues import _queue_link as queue_link
 from ackstream.testing import RequestSystem
@@ -18,6 +21,7 @@ from tests.client.queues.test_queue_consumer import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import pytest
 
@@ -85,6 +89,29 @@ def test_a_child_of_a_process_cannot_use_its_clients_and_the_parent_can(tmp_path
     assert requester.request(COMMAND, acks=["a:b"]).status == 200
     assert publisher.publish(b"1")
     publisher.close()
+
+
+FORK = """
+import os, sys
+from pathlib import Path
+from ackstream.client.core.storage import KeptMessage, PublishStore
+store = PublishStore(Path(sys.argv[1]), "p1")
+store.add(1, KeptMessage(b"before", []))
+if os.fork() == 0:
+    del store
+    sys.exit()
+os.wait()
+store.add(2, KeptMessage(b"after", []))
+os._exit(0)
+"""
+
+
+def test_a_child_that_ends_takes_no_store_from_its_parent_which_writes_on_until_it_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "p1.store"
+    subprocess.run([sys.executable, "-c", FORK, str(path)], check=True)
+    store = PublishStore(path, "p1")
+    assert store.numbers() == [1, 2]
+    store.close()
 
 
 def test_a_message_that_a_child_settles_is_not_settled_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:

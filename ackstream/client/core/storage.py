@@ -1,14 +1,17 @@
 """Stores of clients: the SQLite file that survives a crash, and the unacknowledged messages of a publisher."""
 
+import ctypes
 import itertools
 import logging
 import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from weakref import WeakSet
 
 import msgspec
 
@@ -50,6 +53,7 @@ class StoreFile:
                 # this process from a file when any descriptor of it is closed
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
+            _FILES.add(self)
             try:
                 self._prepare(client, version, schema, synchronous)
             except BaseException:
@@ -133,6 +137,20 @@ class StoreFile:
                 f"it is damaged, perhaps truncated: restore it, or move it away and start a new one, which {self._lost}"
             )
         return StoreError(f"The {self._what} {self._path} cannot be used ({text}): {remedy}.")
+
+
+_FILES: WeakSet[StoreFile] = WeakSet()
+
+
+def _after_fork() -> None:
+    """Never close the files of the parent: SQLite would delete the write-ahead log that the parent goes on writing."""
+    for file in list(_FILES):
+        # at the end of the interpreter, too, which drops every other reference
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(file._database))  # noqa: SLF001 - of this module
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 _IO_ERROR = "disk I/O error"

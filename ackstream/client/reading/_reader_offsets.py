@@ -96,7 +96,8 @@ class ReaderPositions:
         if self._stuck.due(now, lasts=self._history.stuck):
             log.warning(
                 "The reader %s reads nothing: the application has %s samples that it has not acknowledged, as many as"
-                " it may have. Acknowledge them, repair its handler, or raise max_samples and max_bytes.",
+                " it may have. Acknowledge them, repair its handler, or raise max_samples and max_bytes."
+                " Start the reader again for those that a retry has given up.",
                 *(self._history.start.reader, self._history.held),
             )
         if not crowded:

@@ -519,6 +519,17 @@ def test_a_reader_whose_application_acknowledges_nothing_says_so_once_until_it_g
     assert not world.errors
 
 
+def test_a_reader_whose_samples_wait_for_the_next_attempt_of_a_retry_is_not_stuck(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = _World(_all(30), _answer(KnownWriter("w", 1, 30, (), ((1, 30),))), max_samples=5, poll=5)
+    world.run(0.1, per_turn=0)
+    assert len(world.history.loan(1, 0)) == 1
+    assert world.history.loan(1, 0, {"w"}) == []
+    world.run(30, per_turn=0)
+    assert "reads nothing" not in caplog.text
+
+
 def test_a_reader_that_cannot_begin_for_a_partition_without_a_leader_names_it() -> None:
     consumer = _Consumer([], committed=None, deleted=0, apart_ms=1)
     consumer.committed = lambda _: (_ for _ in ()).throw(  # type: ignore[method-assign]
