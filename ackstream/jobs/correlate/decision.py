@@ -22,6 +22,7 @@ from ackstream.protocol.ditto.labels import RESPONSE_LABELS
 from ackstream.protocol.ditto.requests import Request, foreign_to, quorum_reached, response_matches
 from ackstream.protocol.ditto.signal_defaults import TWIN_KINDS
 from ackstream.protocol.errors import REQUEST_TIMEOUT, DittoError
+from ackstream.protocol.json import optional_reader
 from ackstream.protocol.record_headers import CANCEL
 
 COMMAND_TIMEOUT = "command.timeout"
@@ -30,7 +31,6 @@ FOREIGN = "A response did not count: only the twin answers twin commands, and it
 
 SINGLE = tuple((label,) for label in RESPONSE_LABELS.values())
 """A request for just one of these is answered with the plain response, or the plain error 408."""
-
 
 Ack: TypeAlias = "AckText | Received"
 A = TypeVar("A", bound=Ack)
@@ -185,12 +185,20 @@ def _respond(pending: Pending, response: Envelope, record: Record, longest_ms: i
     return applied
 
 
+class _ErrorBody(msgspec.Struct):
+    error: str | None = None
+
+
+_read_error: Callable[[bytes | None], _ErrorBody | None] = optional_reader(_ErrorBody)
+
+
 def _fail(error: Envelope, received: Received) -> Applied:
     """End the request with an error of the infrastructure: no further acknowledgements are awaited."""
-    if _error_code(error) == COMMAND_TIMEOUT:
-        return Applied([(received, "accepted")], None, time_out)
-    plain = partial(_plain, status=received.status, response=error, completed_by="error")
-    return Applied([(received, "accepted")], None, plain)
+    body = None if error.value is msgspec.UNSET else _read_error(bytes(error.value))
+    decide: Decide = partial(_plain, status=received.status, response=error, completed_by="error")
+    if body is not None and body.error == COMMAND_TIMEOUT:
+        decide = time_out
+    return Applied([(received, "accepted")], None, decide)
 
 
 def fail(pending: Pending, error: Exception) -> Decision:
@@ -206,10 +214,7 @@ def amend(pending: Pending, decide: Decide) -> Decision | None:
 
 
 def update(pending: Pending, acks: Sequence[Received], limit: int) -> bytes | None:
-    """Write acknowledgements of different labels for the requester of an open request, shortened as in a reply.
-
-    ``None``: they have more than ``limit`` bytes nevertheless.
-    """
+    """Write acknowledgements of different labels, shortened as in a reply; ``None``: above ``limit`` bytes even so."""
     _, text = _write(pending, acks, PROCESSING)
     if len(text) > limit:
         _, text = _write(pending, _left_out(pending, acks, len(text) - limit), PROCESSING)
@@ -217,10 +222,7 @@ def update(pending: Pending, acks: Sequence[Received], limit: int) -> bytes | No
 
 
 def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
-    """Return a decision whose reply has at most ``limit`` bytes: else 424 for an aggregate, 413 otherwise.
-
-    As few as possible of the largest acknowledgements of an aggregate become entries with 413.
-    """
+    """Return a decision whose reply has at most ``limit`` bytes: else 424 for an aggregate, 413 otherwise."""
     if len(decision.reply) <= limit:
         return decision
     if decision.aggregate:
@@ -235,7 +237,7 @@ def shorten(pending: Pending, decision: Decision, limit: int) -> Decision:
 
 
 def _left_out(pending: Pending, acks: Sequence[Ack], excess: int) -> list[Ack]:
-    """Return acknowledgements of which the largest are replaced by entries with 413 that are an excess smaller."""
+    """Replace the largest of acknowledgements, as few as it takes, by entries with 413: ``excess`` bytes fewer."""
     notes = {}
     for ack in sorted(acks, key=_weight, reverse=True):
         if excess <= 0:
@@ -300,19 +302,3 @@ def _plain(pending: Pending, status: int, response: Envelope, completed_by: Comp
     # the request's own correlation-id, which subscribers may have seen with a suffix
     headers = {**response.headers, "correlation-id": pending.correlation_id, "response-required": False}
     return Decision(status, completed_by, [], encode(msgspec.structs.replace(response, headers=headers)))
-
-
-class _ErrorBody(msgspec.Struct):
-    error: str | None = None
-
-
-_decode_error = msgspec.json.Decoder(_ErrorBody).decode
-
-
-def _error_code(error: Envelope) -> str | None:
-    if error.value is msgspec.UNSET:
-        return None
-    try:
-        return _decode_error(error.value).error
-    except msgspec.MsgspecError:
-        return None

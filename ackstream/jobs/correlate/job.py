@@ -14,15 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ackstream.errors import AckstreamError
 from ackstream.jobs.correlate import state
+from ackstream.jobs.correlate import topics as correlate_topics
 from ackstream.jobs.correlate.records import NAME, Emission, Writer, read_records
 from ackstream.jobs.correlate.shard import CorrelateShard
-from ackstream.jobs.correlate.topics import (
-    CorrelateTopics,
-    check_patterns,
-    further_topics,
-    look_up,
-    with_present_topics,
-)
+from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.kafka.topics import LIMITED
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
@@ -54,7 +49,7 @@ def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> Streamin
     """Start the query."""
     own, further = map(settings.kafka.topic, LIMITED), json.loads(spark.conf.get(spark_kafka.FURTHER, "[]"))
     real = map(settings.kafka.topic, further)
-    topics = CorrelateTopics.of(settings, *look_up(settings.kafka, settings.correlate, own), real)
+    topics = CorrelateTopics.of(settings, *correlate_topics.look_up(settings.kafka, settings.correlate, own), real)
     starting = settings.correlate.starting
     start = starting if isinstance(starting, datetime) else spark_kafka.ENDS[starting]
     starts = dict.fromkeys((*READ, *further), start)
@@ -94,9 +89,9 @@ JOB = Job(
     trigger="correlate.trigger",
     ticks=TICKS,
     reads=READ,
-    further=further_topics,
+    further=correlate_topics.further_topics,
     conf=conf,
-    check=check_patterns,
+    check=correlate_topics.check_patterns,
     rehearsal={"correlate.starting": "earliest", "correlate.max_offsets_per_trigger": 500},
     keeps=CheckpointRules(
         # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that
@@ -109,9 +104,6 @@ JOB = Job(
         otherwise="let the open requests finish (ackstream inflight shows them) and start with a new checkpoint",
     ),
 )
-
-
-# -- in ----------------------------------------------------------------------------------------------------------------
 
 
 def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> DataFrame:
@@ -199,7 +191,7 @@ def correlate(
     No record is earlier than the second of the time that passed before its batch, even if a clock was set back.
     ``slack_ms`` is the possible difference between brokers' clocks; ``aside`` keeps long idle open requests.
     """
-    topics = with_present_topics(topics, kafka, limits)
+    topics = correlate_topics.with_present_topics(topics, kafka, limits)
     writer = Writer(topics, batch.query_id, batch.batch_id)
     store = aside.store(batch.key, batch.batch_id)
     # of a broker whose clock was set back a request would be over before an answer could arrive
@@ -216,9 +208,6 @@ def correlate(
                 yield write_frame(writer.take(), FRAME_ROWS)
     if writer.emissions:
         yield write_frame(writer.take())
-
-
-# -- out ---------------------------------------------------------------------------------------------------------------
 
 
 def write_frame(emissions: list[Emission], empty: int = 0) -> pd.DataFrame:
@@ -289,9 +278,8 @@ def _read(spark: SparkSession, settings: Settings) -> list[InFlight]:
     aside, opened = Aside.of(spark, location), list[state.Pending]()
     for shard, version, blob in rows:
         opened += state.open_requests(state.decode_state(version, bytes(blob)), aside.store(shard))
-    found = []
-    for pending in opened:
-        request, arrived = pending.request, {received.label for received in pending.received}
-        missing = tuple(label for label in request.awaited if label not in arrived)
-        found.append(InFlight(pending.correlation_id, request.thing_id, pending.started_at, pending.deadline, missing))
+    found = [
+        InFlight(one.correlation_id, one.request.thing_id, one.started_at, one.deadline, tuple(one.missing))
+        for one in opened
+    ]
     return sorted(found, key=lambda entry: (entry.started_at, entry.correlation_id))

@@ -10,21 +10,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from ackstream.jobs.correlate import decision
+from ackstream.jobs.correlate import decision, state
 from ackstream.jobs.correlate.decision import Decide, Decision
 from ackstream.jobs.correlate.readings import AckReading
-from ackstream.jobs.correlate.state import (
-    DECLARATIONS,
-    TWIN_ACKS,
-    Pending,
-    Record,
-    ShardState,
-    decode_head,
-    decode_pending,
-    decode_record,
-    encode,
-    record_entry,
-)
+from ackstream.jobs.correlate.state import Pending, Record
 from ackstream.observe.metrics import DEADLINE, OLDEST_REQUEST, OPEN_REQUESTS, Tally
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.ditto.requests import foreign_to
@@ -40,9 +29,7 @@ FEW = 2_000
 """Up to this many are decoded to find the oldest one, in 2 ms; :data:`HOT_BYTES` has about a thousand."""
 TOUCHED_BYTES = 1024
 """Or this many bytes for each correlation-id of the batch: a large batch opens many that the next one closes."""
-
-
-_deadline = attrgetter("deadline")
+MOST_SUCCESSORS = 32
 
 
 class PendingRequests:
@@ -80,7 +67,7 @@ class PendingRequests:
     def open(self, hash: int) -> None:  # noqa: A002 - a record's field
         """Decode the requests of a hash."""
         for entry in self._shelf.take(hash):
-            pending = decode_pending(entry.body)
+            pending = state.decode_pending(entry.body)
             self.opened[pending.correlation_id] = pending
 
     def match(  # noqa: PLR0911 - one for each outcome
@@ -107,19 +94,20 @@ class PendingRequests:
             if record.timestamp > end(pending):
                 return "held"
             return "later" if pending.request.amend_ms else "late"
-        if record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
+        if record.source == state.TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
             # of another command with the same correlation-id, such as a copy of the request
             return "unrequested"
         return pending
 
     def due(self, before: int) -> Pending | None:
         """Return the first of them whose deadline is before a time."""
-        return min((one for one in self.opened.values() if one.deadline < before), key=_deadline, default=None)
+        due = [one for one in self.opened.values() if one.deadline < before]
+        return min(due, key=attrgetter("deadline"), default=None)
 
     def close(self) -> None:
         """Keep those of the hash behind all others."""
         for pending in self.opened.values():
-            body = encode(pending)
+            body = state.encode(pending)
             self.size += len(body)
             self._shelf.add([PieceEntry(pending.hash, pending.deadline, body)])
         self.opened.clear()
@@ -135,7 +123,7 @@ class PendingRequests:
     def expired(self, watermark: int) -> Iterator[Pending]:
         """Yield the requests whose deadline is before a time, by deadline and hash, each as the only one of it."""
         for entry in self._shelf.due(watermark):
-            pending = decode_pending(entry.body)
+            pending = state.decode_pending(entry.body)
             self.opened[pending.correlation_id] = pending
             yield pending
 
@@ -150,10 +138,7 @@ class PendingRequests:
 
         A piece, or a state beyond :data:`FEW`, counts by its earliest deadline: the oldest, if timeouts are equal.
         """
-        return min((decode_head(entry.body).started_at for entry in self._shelf.first(FEW)), default=None)
-
-
-MOST_SUCCESSORS = 32
+        return min((state.decode_head(entry.body).started_at for entry in self._shelf.first(FEW)), default=None)
 
 
 Amended: TypeAlias = "tuple[Pending, Decision, int]"
@@ -191,7 +176,7 @@ class TimedOutRequests:
                 applied = decision.acknowledge(kept, [late], self._longest_ms)
                 if (decide := decision.count(kept, applied)) is not None:
                     return self._decided(kept, decide, late.timestamp)
-        self.shelf.add([PieceEntry(kept.hash, end, encode(kept))])
+        self.shelf.add([PieceEntry(kept.hash, end, state.encode(kept))])
         return None
 
     def amend(self, reading: AckReading, record: Record) -> Amended | None:
@@ -199,10 +184,10 @@ class TimedOutRequests:
         entries, kept, amended = [*self.shelf.take(record.hash)], list[PieceEntry](), None
         try:
             for entry in entries:
-                pending = decode_pending(entry.body)
+                pending = state.decode_pending(entry.body)
                 decide = self._apply(pending, reading, record)
                 if decide is None:
-                    kept.append(replace(entry, body=encode(pending)))
+                    kept.append(replace(entry, body=state.encode(pending)))
                 else:
                     amended = self._decided(pending, decide, record.timestamp)
         except Exception:
@@ -217,12 +202,11 @@ class TimedOutRequests:
         return None if decided is None else (pending, decided, at)
 
     def _apply(self, pending: Pending, reading: AckReading, record: Record) -> Decide | None:
-        if pending.correlation_id != record.correlation_id:
-            return None
         # an older one is for an earlier use of the id
-        if not pending.started_at <= record.timestamp <= pending.deadline:
+        in_time = pending.started_at <= record.timestamp <= pending.deadline
+        if pending.correlation_id != record.correlation_id or not in_time:
             return None
-        if record.source == TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
+        if record.source == state.TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
             return None
         # one with a header of a wrong type has its row, as late
         with suppress(DittoError):
@@ -238,9 +222,9 @@ class TimedOutRequests:
 class UndeclaredAnswers:
     """When labels were declared (:attr:`times`), and the answers that wait for a declaration (:attr:`shelf`)."""
 
-    def __init__(self, store: PieceStore | None, state: ShardState, slack_ms: int) -> None:
+    def __init__(self, store: PieceStore | None, known: state.ShardState, slack_ms: int) -> None:
         """Continue with a state; declarations count from ``slack_ms`` before their time on."""
-        self.shelf, self.times, self._slack_ms = Shelf(store, state.undeclared), DeclaredTimes(state.declared), slack_ms
+        self.shelf, self.times, self._slack_ms = Shelf(store, known.undeclared), DeclaredTimes(known.declared), slack_ms
         # all declarations before this time have been read
         self._until = 0
         self._waiting: set[str] = set()
@@ -258,13 +242,13 @@ class UndeclaredAnswers:
         hashes, declared = set[int](), False
         for records in share:
             for record in records:
-                if record.source == DECLARATIONS:
+                if record.source == state.DECLARATIONS:
                     declared = True
                     net(record, self.declare)
                 else:
                     hashes.add(record.hash)
         for body in self.release(hashes, until, declared=declared):
-            share.add([decode_record(body)], len(body))
+            share.add([state.decode_record(body)], len(body))
 
     def release(self, hashes: set[int], until: int, *, declared: bool) -> Iterator[bytes]:
         """Remove and yield the encoded records that may now count or be refused, and those with a hash of the batch."""
@@ -293,4 +277,4 @@ class UndeclaredAnswers:
     def wait(self, key: str, record: Record) -> None:
         """Let an answer with a correlation-id wait."""
         self._waiting.add(key)
-        self.shelf.add([record_entry(record, record.timestamp)])
+        self.shelf.add([state.record_entry(record, record.timestamp)])

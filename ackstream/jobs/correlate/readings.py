@@ -65,10 +65,8 @@ class RecordReader:
         self._originator_key = None if topics.originator_key is None else topics.originator_key.reveal()
 
     def signal_of(self, record: Record) -> tuple[str, ledger.SignalRow, Pending | None]:
-        """Read a signal; return its id, ledger row, and request to keep open (``None`` if it awaits no answer).
-
-        Raises InvalidRequestError with the error for the requester.
-        """
+        """Read a signal; return its id, row, and request (``None``: it awaits nothing). Raises InvalidRequestError."""
+        # most records have no headers
         address, refused = self.address(record) if record.headers else self._usual
         key = record.correlation_id or ""
         coordinates = (record.topic or self._topics.signals, record.partition, record.offset)
@@ -147,10 +145,7 @@ class RecordReader:
         return Received(label, status, data, headers, time, record.partition, record.offset, 0, weak)
 
     def answer_of(self, record: Record) -> AckReading:
-        """Read a record of acks, or of twin-acks: the twin's own, with built-in labels.
-
-        Raises DittoError with the reason for its dead letter.
-        """
+        """Read a record of acks, or of twin-acks, with built-in labels. Raises DittoError for its dead letter."""
         key, of_record = record.correlation_id, record.role == ACKS and record_headers.LABEL in record.headers
         value = self._value(record, empty=of_record)
         envelope = None if of_record else decode(value)
@@ -178,9 +173,6 @@ class RecordReader:
 
     def address(self, record: Record) -> tuple[ReplyAddress, DittoError | None]:
         """Return the valid choices of a request for its reply, and the error in the first invalid one."""
-        if not record.headers:
-            # most records have none
-            return self._usual
         (topic, partition, _), refused = self._usual
         try:
             topic = self._reply_topic(record)
@@ -195,13 +187,11 @@ class RecordReader:
 
     def _reply_topic(self, record: Record) -> str:
         """Return the chosen reply topic, else ``replies``; DittoError 400 ``header.invalid`` if it is not allowed."""
-        name = (
-            record_headers.REPLY_TO if record_headers.REPLY_TO in record.headers else record_headers.SPRING_REPLY_TOPIC
-        )
-        chosen = record.headers.get(name)
-        if chosen is None:
+        names = (record_headers.REPLY_TO, record_headers.SPRING_REPLY_TOPIC)
+        name = next((name for name in names if name in record.headers), None)
+        if name is None:
             return self._topics.replies
-        topic = str(chosen, "utf-8", "replace")
+        topic = str(record.headers[name], "utf-8", "replace")
         if not self._limits.accepts_reply_topic(topic, self._topics.replies):
             raise errors.header_invalid(
                 name,

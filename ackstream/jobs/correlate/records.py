@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
@@ -17,29 +17,23 @@ import numpy as np
 from msgspec import UNSET, Raw
 
 from ackstream.jobs.correlate import decision
-from ackstream.jobs.correlate.readings import InvalidRequestError
-from ackstream.jobs.correlate.state import SIGNALS, Received, Record
-from ackstream.observe.metrics import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS
+from ackstream.jobs.correlate.decision import Decision, Disposed
+from ackstream.jobs.correlate.readings import AckReading, InvalidRequestError, ReplyAddress
+from ackstream.jobs.correlate.state import SIGNALS, Pending, Received, Record
+from ackstream.jobs.correlate.topics import CorrelateTopics, Destination
+from ackstream.observe.metrics import ACKS, DEAD_LETTERS, DECISION, REPLY, REQUESTS, Metric, Tally
 from ackstream.protocol import ledger, record_headers
+from ackstream.protocol.dispositions import AckDisposition
 from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto.acknowledgements import PROCESSING
 from ackstream.protocol.ditto.correlation_ids import is_too_long
 from ackstream.protocol.ditto.record_requests import ACK_HEADERS, REQUEST_HEADERS, cancels
+from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.errors import DittoError, internal_error, request_cancelled
 from ackstream.protocol.ledger import AckRow, DeadLetterRow, LedgerRecord, OutcomeRow, SignalRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas as pd
-
-    from ackstream.jobs.correlate.decision import Decision, Disposed
-    from ackstream.jobs.correlate.readings import AckReading, ReplyAddress
-    from ackstream.jobs.correlate.state import Pending
-    from ackstream.jobs.correlate.topics import CorrelateTopics, Destination
-    from ackstream.observe.metrics import Metric, Tally
-    from ackstream.protocol.dispositions import AckDisposition
-    from ackstream.protocol.ditto.topics import TopicPath
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +44,6 @@ AMENDED_VERSION = 2
 
 REASON_CHARACTERS = 4_096
 """The characters of a reason that a dead letter keeps; it may repeat a faulty value."""
-
-
-# -- in ----------------------------------------------------------------------------------------------------------------
 
 
 class _Header(msgspec.Struct):
@@ -85,9 +76,6 @@ def read_records(frame: pd.DataFrame) -> Iterator[Record]:
         for text in texts
     ]
     yield from starmap(Record, zip(*columns, headers, topics, strict=True))
-
-
-# -- out ---------------------------------------------------------------------------------------------------------------
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
@@ -215,10 +203,7 @@ class Writer:
     def unused(
         self, correlation_id: str, entries: list[Disposed], pending: Pending | None, note: str | None = None
     ) -> None:
-        """Record the acknowledgements that were not accepted; the accepted ones are part of the outcome.
-
-        ``pending``: the request for their latency, ``None``: without latency; ``note``: why they are invalid.
-        """
+        """Record acknowledgements that were not accepted: with a latency if their request is known; ``note``: why."""
         started = None if pending is None else pending.started_at
         for received, disposition in entries:
             if disposition != "accepted":
@@ -247,9 +232,8 @@ class Writer:
         written = LedgerRecord("dead-letter", identity, *self._written, dead_letter=row)
         self._ledger(correlation_id or identity, written)
         self.size += len(record.value or b"")
-        self.emissions.append(
-            Emission(self._topics.dead_letters, row.key, record.value, reason=f"{reason} ({identity})")
-        )
+        copy = Emission(self._topics.dead_letters, row.key, record.value, reason=f"{reason} ({identity})")
+        self.emissions.append(copy)
 
     def _coordinates(self, record: Record | Received) -> tuple[str, int, int]:
         return record.topic or self._sources[record.source], record.partition, record.offset
@@ -313,10 +297,7 @@ class RequestFigures:
             self.dispositions["accepted"] += accepted
 
     def measure(self, tally: Tally, now_ms: int) -> None:
-        """Add the numbers to those of other batches.
-
-        ``now_ms``: of this machine at the end of the batch, until which a sender waits. A negative wait counts as 0.
-        """
+        """Add the numbers to those of other batches; ``now_ms``: this machine's, until which a sender waits."""
         for (completed_by, hundreds), times in self._decided.items():
             # a party may answer with any number
             tally.count(

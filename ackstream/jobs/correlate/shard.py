@@ -17,28 +17,12 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from ackstream.jobs.correlate import decision
+from ackstream.jobs.correlate import decision, state
 from ackstream.jobs.correlate.decision import Decide
 from ackstream.jobs.correlate.pending import HOT_BYTES, PendingRequests, TimedOutRequests, UndeclaredAnswers
 from ackstream.jobs.correlate.readings import AckReading, RecordReader, check_id
 from ackstream.jobs.correlate.records import Writer
-from ackstream.jobs.correlate.state import (
-    ACKS,
-    DECLARATIONS,
-    SIGNALS,
-    STATE_VERSION,
-    TWIN_ACKS,
-    Pending,
-    Received,
-    Recent,
-    Record,
-    ShardState,
-    decode_record,
-    decode_state,
-    encode,
-    record_entry,
-    stores,
-)
+from ackstream.jobs.correlate.state import Pending, Received, Record, ShardState
 from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.observe.metrics import EARLY_ACKS, Tally
 from ackstream.protocol.ditto.record_requests import cancels
@@ -66,12 +50,11 @@ class CorrelateShard:
         :param slack_ms: by how much an acknowledgement may seem older than its claim if undeclared labels are refused
             (clocks of brokers differ, outages delay acknowledgements); all time is that much later then, so claims are
             read first
-        :param store: for open requests that are idle for long; ``None``: all are in the state
         """
         self._limits, self._reader, self._writer = limits, RecordReader(limits, topics), writer
         self._refuses = limits.refuse_undeclared
         self._slack_ms = slack_ms if self._refuses else 0
-        self._stores = stores(store)
+        self._stores = state.stores(store)
         self._restore(ShardState())
         self._following: list[tuple[Iterable[Record], Callable[[Record], None]]] = []
         # of one hash: ids and rows of signals that are not recorded yet, acknowledgements that requesters get at the
@@ -82,25 +65,25 @@ class CorrelateShard:
 
     def load(self, version: int, blob: bytes) -> None:
         """Restore the state returned by :meth:`dump`, of a version that :func:`decode_state` can read."""
-        self._restore(decode_state(version, blob))
+        self._restore(state.decode_state(version, blob))
 
-    def _restore(self, state: ShardState) -> None:
+    def _restore(self, known: ShardState) -> None:
         requests, held, undeclared, timed_out = self._stores
-        self._pending = PendingRequests(requests, state.open)
-        self._held = Shelf(held, state.held)
-        self._undeclared = UndeclaredAnswers(undeclared, state, self._slack_ms)
-        self._recent = Recent(self._limits.recent_memory, state.recent)
-        self._timed_out = TimedOutRequests(timed_out, state.timed_out, self._limits.max_timeout)
+        self._pending = PendingRequests(requests, known.open)
+        self._held = Shelf(held, known.held)
+        self._undeclared = UndeclaredAnswers(undeclared, known, self._slack_ms)
+        self._recent = state.Recent(self._limits.recent_memory, known.recent)
+        self._timed_out = TimedOutRequests(timed_out, known.timed_out, self._limits.max_timeout)
         self._shelves = (self._held, self._undeclared.shelf, self._timed_out.shelf)
 
     def dump(self) -> tuple[int, bytes] | None:
         """Return version and blob; ``None`` if nothing is left to remember."""
         shelves = [self._pending.dump(), *(shelf.dump(HOT_BYTES) for shelf in self._shelves)]
         opened, held, undeclared, timed_out = shelves
-        state = ShardState(opened, held, undeclared, self._recent.dump(), self._undeclared.times.spans, timed_out)
-        if not (any(shelves) or state.recent or state.declared):
+        known = ShardState(opened, held, undeclared, self._recent.dump(), self._undeclared.times.spans, timed_out)
+        if not (any(shelves) or known.recent or known.declared):
             return None
-        return STATE_VERSION, encode(state)
+        return state.STATE_VERSION, state.encode(known)
 
     def _put_aside(self) -> None:
         """Put aside during a batch all that is more than a state may have."""
@@ -153,8 +136,6 @@ class CorrelateShard:
             self._recent.dump()
             yield
 
-    # -- records ------------------------------------------------------------------------------------------------------
-
     def _take(self, records: Iterable[R], decide: Callable[[R], None]) -> Iterator[None]:
         """Process records one by one, with those that follow from one; the failure of one concerns no other."""
         writer, pending, refuse = self._writer, self._pending, self._refuse
@@ -192,9 +173,9 @@ class CorrelateShard:
 
     def _process(self, record: Record, *, early: bool = False) -> None:
         """Decide a record; ``early``: an answer that was held for its request, which is open now."""
-        if (role := record.role) == SIGNALS:
+        if (role := record.role) == state.SIGNALS:
             (self._cancel if cancels(record.headers, record.value) else self._open)(record)
-        elif role != DECLARATIONS:
+        elif role != state.DECLARATIONS:
             pending = self._pending.opened.get(record.correlation_id)
             if pending is None or self._refuses or (received := self._reader.usual_ack(record, pending)) is None:
                 self._answer(record, early=early)
@@ -238,11 +219,11 @@ class CorrelateShard:
         """Return the early answers to a request, in their order."""
         share = Share[Record]()
         for entry in held:
-            record = decode_record(entry.body)
+            record = state.decode_record(entry.body)
             if record.correlation_id == key:
                 share.add([record], len(entry.body))
             else:
-                self._held.add([record_entry(record, entry.time)])
+                self._held.add([state.record_entry(record, entry.time)])
         return chain.from_iterable(share)
 
     def _answer(self, record: Record, *, early: bool) -> None:
@@ -254,7 +235,7 @@ class CorrelateShard:
         if isinstance(judged, Pending):
             self._apply(judged, reading, record)
         elif judged == "held":
-            self._held.add([record_entry(record, record.timestamp + self._limits.orphan_hold)])
+            self._held.add([state.record_entry(record, record.timestamp + self._limits.orphan_hold)])
         elif judged == "waiting":
             self._undeclared.wait(key, record)
         elif judged != "later" or not self._timed_out.defers(self._pending.opened[key], reading, record):
@@ -281,15 +262,14 @@ class CorrelateShard:
 
     def _barred(self, reading: AckReading, record: Record) -> Barred | None:
         """Return why an answer does not count for any request; ``waiting``: the declaration of its label may follow."""
-        if record.source == TWIN_ACKS and REPLY_ID not in record.headers:
+        if record.source == state.TWIN_ACKS and REPLY_ID not in record.headers:
             # the twin reports an error even if its command awaits nothing
             return "unrequested"
         if not self._refuses:
             return None
-        labels = [received.label for received in reading.received if record.role == ACKS and reading.kind == "acks"]
+        declared = record.role == state.ACKS and reading.kind == "acks"
+        labels = [received.label for received in reading.received] if declared else []
         return self._undeclared.judge(reading.correlation_id, labels, record.timestamp)
-
-    # -- time ---------------------------------------------------------------------------------------------------------
 
     def _expire(self, watermark: int) -> Iterator[None]:
         """End the requests whose deadline has passed, then the holds of early acknowledgements, which are orphans."""
@@ -298,7 +278,7 @@ class CorrelateShard:
                 # no record of this batch needs to have their hash
                 self._held.look_up(np.array([pending.hash]))
             yield from self._fold([pending], self._close, watermark)
-        held = (decode_record(entry.body) for entry in self._held.due(watermark))
+        held = (state.decode_record(entry.body) for entry in self._held.due(watermark))
         yield from self._take(held, partial(self._release, watermark))
         self._recent.forget(watermark)
         self._undeclared.times.forget(watermark)
@@ -308,7 +288,7 @@ class CorrelateShard:
         """Record an early acknowledgement as an orphan, unless the hold has been made longer since it began."""
         end = record.timestamp + self._limits.orphan_hold
         if end >= watermark:
-            self._held.add([record_entry(record, end)])
+            self._held.add([state.record_entry(record, end)])
         else:
             # under limits that were lowered since it was held it may be unreadable now
             self._writer.unmatched(self._reader.answer_of(record), "orphan")

@@ -7,6 +7,7 @@ stays encoded.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,18 +15,15 @@ import msgspec
 import numpy as np
 
 from ackstream.protocol.ditto.acknowledgements import PROCESSING
+from ackstream.protocol.ditto.aggregates import AckText
+from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.labels import DeclaredTimes
 from ackstream.protocol.ditto.requests import AS_REMEMBERED, Request
-from ackstream.spark.pieces import PieceEntry
+from ackstream.spark.pieces import PieceEntry, PieceStore
 from ackstream.spark.records import Shelf, Shelved, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ackstream.protocol.ditto.aggregates import AckText
-    from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.spark.operator import State
-    from ackstream.spark.pieces import PieceStore
 
 SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
@@ -256,9 +254,6 @@ class Recent:
             self._buckets[end] = np.union1d(known, np.array(values, dtype=np.int64)).tobytes()
         self._fresh = {}
         return sorted(self._buckets.items())
-
-
-# -- other numbers of shards ------------------------------------------------------------------------------------------
 
 
 def stores(store: PieceStore | None) -> tuple[PieceStore | None, ...]:

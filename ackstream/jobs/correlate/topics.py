@@ -63,10 +63,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
     def of(
         cls, settings: Settings, limits: Mapping[str, int], partitions: Mapping[str, int], further: Iterable[str] = ()
     ) -> CorrelateTopics:
-        """Derive the topics from the settings and the topics on the broker with their limits and partitions.
-
-        ``further``: the real names of :func:`further_topics`.
-        """
+        """Derive the topics from the settings and those on the broker; ``further``: real, of :func:`further_topics`."""
         topic, asked, further = settings.kafka.topic, settings.correlate, list(further)
         replies, ledger, dead_letters = own = [topic(name) for name in LIMITED]
         smallest = min([BUFFER_BYTES, *[limits.get(name, MAX_RECORD_BYTES) for name in own]])
@@ -109,10 +106,7 @@ def check_patterns(_spark: object, settings: Settings) -> None:
 
 
 def further_topics(settings: Settings) -> tuple[str, ...]:
-    """Return the topics of applications that the job reads now, in order of their names.
-
-    Raises SettingsError: a pattern matches no topic.
-    """
+    """Return the topics of applications that the job reads, sorted. Raises SettingsError: a pattern matches none."""
     wanted, found = (*settings.correlate.request_topics, *settings.correlate.ack_topics), set[str]()
     if not wanted:
         return ()
@@ -146,10 +140,7 @@ _looked_up: dict[tuple[str, str, tuple[str, ...]], tuple[float, _Found]] = {}
 
 
 def with_present_topics(topics: CorrelateTopics, kafka: Kafka, limits: Correlate) -> CorrelateTopics:
-    """Return the topics with the reply topics that exist now, looked up every :data:`REFRESH_SECONDS`.
-
-    While Kafka does not answer, the former result counts.
-    """
+    """Return the topics with the reply topics of now, looked up every :data:`REFRESH_SECONDS` if Kafka answers."""
     if not limits.reply_topics:
         return topics
     key = kafka.bootstrap, topics.replies, limits.reply_topics

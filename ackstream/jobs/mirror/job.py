@@ -132,19 +132,16 @@ class Mirror:
         """Return the newest batch of rows, or of appends whose rows were deleted (StartError: by a restore) since."""
         newest = tables.newest_batch(tables.read(self._spark, self._there, TABLE))
         appended = tables.transactions(self._spark, self._there, TABLE).get(self.source, -1)
-        if newest < appended and self._was_restored():
-            raise StartError(
-                f"The table at {self._path} was restored to an earlier version: it lacks batches"
-                f" {newest + 1} to {appended}, which were copied and reported. Restore it to the version before that,"
-                " or empty the directory, so that everything is copied again."
-            )
+        if newest < appended:
+            history = DeltaTable.forPath(self._spark, self._path).history().where("operation IN ('RESTORE', 'WRITE')")
+            # a deletion is its owner's right
+            if history.agg(F.max_by("operation", "version")).collect()[0][0] == "RESTORE":
+                raise StartError(
+                    f"The table at {self._path} was restored to an earlier version: it lacks batches"
+                    f" {newest + 1} to {appended}, which were copied and reported. Restore it to the version before"
+                    " that, or empty the directory, so that everything is copied again."
+                )
         return max(newest, appended)
-
-    def _was_restored(self) -> bool:
-        """Return whether the destination was restored after the last append; a deletion is its owner's right."""
-        history = DeltaTable.forPath(self._spark, self._path).history()
-        last = history.where("operation IN ('RESTORE', 'WRITE')").agg(F.max_by("operation", "version")).collect()[0][0]
-        return bool(last == "RESTORE")
 
     def _claim(self) -> None:
         """Record in the table's properties which table its rows come from."""

@@ -148,8 +148,6 @@ class DeferredAcks:
             self._backlog.measure(tally)
         return tally
 
-    # -- sending -------------------------------------------------------------------------------------------------------
-
     def _release(self, now: int) -> None:
         """Send the acks that are due, in order; failed ones are sent with the next call."""
         with self._sending:

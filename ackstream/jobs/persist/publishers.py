@@ -58,8 +58,6 @@ class PublisherBatch:
         self._first = first
         self._conflation = Conflation(first, failed=state.refused, unknown_through=state.unknown_through)
 
-    # -- records -----------------------------------------------------------------------------------------------------
-
     def add(self, item: MessageMetadata | MessageRun) -> None:
         """Add the next record, or the next run."""
         if isinstance(item, MessageRun):
@@ -272,8 +270,6 @@ class PublisherBatch:
             effective_conflation_ms=effective,
         )
 
-    # -- acknowledgements --------------------------------------------------------------------------------------------
-
     def _acknowledge(self, ack_type: messages.AckType, *, reason: str | None = None, **fields: Any) -> None:
         status, session = messages.status(reason), self._state.session or None
         self.acks.append(
@@ -305,8 +301,6 @@ class PublisherBatch:
         if done and self._state.completing:
             left = {cid for _, cid in waiting}
             self._state.completing = [cid for cid in self._state.completing if cid in left]
-
-    # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> PublisherState:
         """End the batch; return the state for the next one."""

@@ -31,15 +31,13 @@ PIECE = 20_000
 
 
 class _Session(msgspec.Struct, array_like=True):
-    """A consumer's session: it ends at ``until``; ``number`` is that of its last answer.
-
-    :ivar pending: by message: the number of a delivery that the consumer has not reported as handed out
-    """
+    """A consumer's session: it ends at ``until``; ``number`` is that of its last answer."""
 
     id: int
     until: int
     number: int = 0
     pending: dict[str, int] = {}
+    """By message: the number of a delivery that the consumer has not reported as handed out."""
 
 
 class _EndpointState(msgspec.Struct, array_like=True):
@@ -53,10 +51,7 @@ class _EndpointState(msgspec.Struct, array_like=True):
 
 
 class Endpoint:
-    """One queue and its consumers' sessions: :meth:`load`, a :meth:`process` per batch, :meth:`dump`.
-
-    ``unreadable``: records that cannot be decoded, and why; :attr:`next_timeout` follows :meth:`dump`.
-    """
+    """A queue and its sessions: :meth:`load`, a :meth:`process` per batch, :meth:`dump`, :attr:`next_timeout`."""
 
     def __init__(self, rules: QueueSettings, session_ms: int) -> None:
         """Begin empty. ``session_ms``: how long a consumer may be silent before its session ends."""
@@ -147,8 +142,6 @@ class Endpoint:
             yield
             self._most = len(self.answers) + len(self.events) + PIECE
             step(now)
-
-    # -- records -------------------------------------------------------------------------------------------------------
 
     def _arrive(self, record: Arrival) -> None:
         if self._queue.find(record.id) is not None:
@@ -255,8 +248,6 @@ class Endpoint:
                 answer = (self._name, consumer, record.session, number, message, outcome, refusal)
                 self.answers.append(queues.NotSettled(*answer))
 
-    # -- time ----------------------------------------------------------------------------------------------------------
-
     def _pass_time(self, now: int) -> Iterator[None]:
         """End sessions and leases in the order of their ends, then deliver the messages they held."""
         if now <= self._now:
@@ -277,8 +268,6 @@ class Endpoint:
         session = self._sessions.pop(consumer)
         self._queue.unbind(consumer, at, reason)
         self.answers.append(queues.Unbound(self._name, consumer, session.id, reason))
-
-    # -- output --------------------------------------------------------------------------------------------------------
 
     def _record(self, event: Event) -> None:
         """Record an event, with the location of its message if the queue has it; a delivery is sent too."""

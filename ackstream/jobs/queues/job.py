@@ -103,9 +103,6 @@ JOB = Job(
 )
 
 
-# -- in ----------------------------------------------------------------------------------------------------------------
-
-
 def records(spark: SparkSession, settings: Settings) -> DataFrame:
     """Return the operator's input: messages for queues, and reports of consumers."""
     messages, reports = _messages(spark, settings), _reports(spark, settings)
@@ -186,16 +183,11 @@ def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
     )
 
 
-# -- the operator ------------------------------------------------------------------------------------------------------
-
 _encode_event = msgspec.json.Encoder().encode
 
 
 def serve(rules: Mapping[str, QueueSettings], session_ms: int, batch: ShardBatch) -> Iterator[pd.DataFrame]:
-    """Process the messages and reports of a queue, by the ``rules`` of the queues' names.
-
-    Consumers of another queue are rejected; messages of a queue no longer in the settings stay in its state.
-    """
+    """Process the messages and reports of a queue; one no longer in the ``rules``, by name, keeps its messages."""
     name = batch.key
     arrivals, reports = read_frames(batch.frames)
     if name not in rules:
@@ -236,9 +228,6 @@ def write_frame(
         ),
     ]
     return pd.DataFrame(rows, columns=OUTPUT_SCHEMA.names, dtype=object)
-
-
-# -- out ---------------------------------------------------------------------------------------------------------------
 
 
 def write(settings: Settings, frame: DataFrame, batch_id: int, query_id: str) -> None:

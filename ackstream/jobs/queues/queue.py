@@ -54,8 +54,6 @@ class Queue:
         self._unreadable: set[str] = set()
         self._segments = Segments({}) if segments is None else segments
 
-    # -- messages and consumers ----------------------------------------------------------------------------------------
-
     def enqueue(self, arrival: Arrival, *, room: bool = True) -> None:
         """Add a message that is not in the queue; a full queue, or one without ``room`` for it, gives it up."""
         message, now, own = arrival.id, arrival.timestamp, min(arrival.ttl_ms, MAX_TTL_MS)
@@ -122,8 +120,6 @@ class Queue:
         if not self.consumers:
             # an empty queue without bound consumers has no state
             self._turn = None
-
-    # -- delivery ------------------------------------------------------------------------------------------------------
 
     def dispatch(self, now: int) -> None:
         """Advance the time, then deliver messages, oldest first, while a consumer has room."""
@@ -212,8 +208,6 @@ class Queue:
         if found is not None and not found.holders and found.not_before < until:
             found.not_before = until
             heapq.heappush(self._timers, (until, message))
-
-    # -- settlement ----------------------------------------------------------------------------------------------------
 
     def settle(
         self, consumer: str, message: str, outcome: Settlement, now: int, *, unavailable: bool = False
@@ -313,8 +307,6 @@ class Queue:
         if consumer in self.consumers:
             self.consumers[consumer].held.pop(message, None)
 
-    # -- time ----------------------------------------------------------------------------------------------------------
-
     def advance(self, now: int) -> None:
         """Advance the time: leases and delays end, and messages without a holder expire."""
         while True:
@@ -356,8 +348,6 @@ class Queue:
         """When to call :meth:`dispatch` again; ``None`` if nothing is scheduled."""
         times = (*(at for at, _ in self._timers[:1]), self._segments.next_time)
         return min((at for at in times if at is not None), default=None)
-
-    # -- state ---------------------------------------------------------------------------------------------------------
 
     def put_aside(self) -> None:
         """Put messages that wait into segments; the first ones stay, and the latest, which do not fill one."""

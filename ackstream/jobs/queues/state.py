@@ -63,16 +63,13 @@ class MessageLocation(msgspec.Struct, array_like=True, gc=False):
 
 
 class Consumer(msgspec.Struct, array_like=True):
-    """A bound consumer; a ``backlog`` of 0 is unlimited, and one that is ``stopped`` wants no messages.
-
-    :ivar held: its messages, in the order of their deliveries, and since when its application has them; in a state of
-        version 5 that is ``True``
-    """
+    """A bound consumer; a ``backlog`` of 0 is unlimited, and one that is ``stopped`` wants no messages."""
 
     name: str
     backlog: int
     outcomes: frozenset[SampleOutcome]
     held: dict[str, int | bool | None] = {}
+    """Its messages, in the order of deliveries, and since when its application has them (version 5: ``True``)."""
     stopped: bool = False
 
     @property
@@ -110,8 +107,6 @@ def choose(
         free.sort(key=lambda one: len(one.held) / one.backlog if one.backlog else 0.0)
     return free[:1]
 
-
-# -- segments ----------------------------------------------------------------------------------------------------------
 
 SEGMENT = 2_000
 """Messages in a new segment. A batch decodes up to twice as many one by one, and the head of each segment."""

@@ -109,8 +109,6 @@ class Retention:
         """Whether all samples are done."""
         return self.released >= self.written
 
-    # -- readers -------------------------------------------------------------------------------------------------------
-
     def join(self, reader: str, role: str | None = None, *, durable: bool = False, epoch: int = 0) -> list[Interval]:
         """Mark a reader as present. A new plain one must acknowledge samples from now on, a durable one all.
 
@@ -185,8 +183,6 @@ class Retention:
         """Mark done samples, as after a change of the required roles; return the new ones."""
         self.expect_roles()
         return self._settle(self.done.first_hole, self.written)
-
-    # -- samples and reports -------------------------------------------------------------------------------------------
 
     def write(self, last: int, refused: Iterable[Interval] = (), first: int | None = None) -> list[Interval]:
         """Add the samples up to ``last``; return those that no reader has to acknowledge.
@@ -271,8 +267,6 @@ class Retention:
         for quorum, sets in groups:
             runs = [found for run in runs for found in covered(sets, quorum, *run)]
         return self.done.merge(runs)
-
-    # -- questions -----------------------------------------------------------------------------------------------------
 
     @property
     def retained(self) -> list[Interval]:

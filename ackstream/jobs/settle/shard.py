@@ -53,8 +53,6 @@ class SettleShard:
         self._removed: dict[str, int] = {}
         self._expired: dict[str, int] = {}
 
-    # -- state ---------------------------------------------------------------------------------------------------------
-
     def load(self, version: int, blob: bytes) -> None:
         """Restore what :meth:`dump` returned; raise ``ValueError`` if this release cannot read the version."""
         self._restore(read_state(SettleState, STATE_VERSION, version, blob))
@@ -79,8 +77,6 @@ class SettleShard:
         tally.set(OPEN_WRITERS, value=self._writers.open)
         if self._index == 0:
             tally.set(READERS, value=sum(reader.present for reader in self._readers.values()))
-
-    # -- a batch -------------------------------------------------------------------------------------------------------
 
     def process(self, records: Sequence[ReportRecord], watermark: int = 0) -> wire.Settled:
         """Process records in the order of their times; those before ``watermark`` were read in an earlier batch."""
@@ -151,8 +147,6 @@ class SettleShard:
     def _note(self, writer: str, runs: Iterable[Interval]) -> None:
         self._done.setdefault(writer, []).extend(runs)
 
-    # -- samples -------------------------------------------------------------------------------------------------------
-
     def _store(self, record: ReportRecord) -> None:
         stored = messages.read_stored(record.value or b"")
         if not 0 <= stored.first <= stored.last <= messages.MAX_NUMBER:
@@ -214,8 +208,6 @@ class SettleShard:
         receipt = retention.take(report)
         self._settled.add(record, report, receipt)
         self._note(report.writer, receipt.done)
-
-    # -- readers -------------------------------------------------------------------------------------------------------
 
     def _start(self, record: ReportRecord, start: readers.ReaderStart) -> None:
         known = self._readers.get(start.reader)

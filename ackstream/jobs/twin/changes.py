@@ -146,7 +146,7 @@ def _modify(thing: Thing, command: TwinCommand, content: dict[str, Any], found: 
     tag = _tag(part, value, changed)
     if found is UNSET:
         return CommandResult(CREATED, value, tag, changed, "created", value)
-    return CommandResult(NO_CONTENT, UNSET, tag, changed, "modified", value, visible=_differs(now, content))
+    return CommandResult(NO_CONTENT, UNSET, tag, changed, "modified", value, visible=not _is_same(now, content))
 
 
 def _merge(thing: Thing, command: TwinCommand, content: dict[str, Any], max_bytes: int) -> CommandResult:
@@ -160,7 +160,7 @@ def _merge(thing: Thing, command: TwinCommand, content: dict[str, Any], max_byte
         change = minimized(change, json.find(content, part.keys))
     changed = _changed(thing, now, command.timestamp, max_bytes)
     tag = _tag(part, json.find(now, part.keys), changed)
-    return CommandResult(NO_CONTENT, UNSET, tag, changed, "merged", change, visible=_differs(now, content))
+    return CommandResult(NO_CONTENT, UNSET, tag, changed, "merged", change, visible=not _is_same(now, content))
 
 
 def _delete(thing: Thing, command: TwinCommand, content: dict[str, Any], found: Any, max_bytes: int) -> CommandResult:
@@ -180,13 +180,9 @@ def _check_equal(command: TwinCommand, before: dict[str, Any], now: dict[str, An
         raise errors.nothing_changed(command.if_equal)
 
 
-def _differs(one: Any, other: Any) -> bool:
-    return one != other or not _is_same(one, other)
-
-
 def _is_same(one: Any, other: Any) -> bool:
     # in Python true equals 1
-    return _encode_sorted(one) == _encode_sorted(other)
+    return bool(one == other) and _encode_sorted(one) == _encode_sorted(other)
 
 
 def minimized(patch: Any, target: Any) -> Any:
