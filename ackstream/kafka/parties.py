@@ -14,16 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from kafka.admin import (
-    ACL,
-    ACLFilter,
-    ACLOperation,
-    ACLPermissionType,
-    ACLResourcePatternType,
-    ResourcePattern,
-    ResourcePatternFilter,
-    ResourceType,
-)
+from kafka import admin as acl
 from kafka.errors import KafkaError, SecurityDisabledError
 
 from ackstream.errors import SettingsError, UnreachableError
@@ -172,7 +163,7 @@ def apply_acls(settings: Settings, who: Mapping[str, str], names: Iterable[str])
     starts is not refused. Raises AccessRefusedError (the login may not set ACLs), SettingsError (the broker has no
     authorizer), UnreachableError (the broker does not receive the ACLs).
     """
-    wanted: dict[str, set[ACL]] = {}
+    wanted: dict[str, set[acl.ACL]] = {}
     for name in names:
         wanted.setdefault(who[name], set()).update(_acl(who[name], grant) for grant in grants(settings, name))
     added, further = 0, []
@@ -196,7 +187,7 @@ def apply_acls(settings: Settings, who: Mapping[str, str], names: Iterable[str])
     return added, further
 
 
-def _await(settings: Settings, admin: Any, principal: str, acls: set[ACL]) -> None:
+def _await(settings: Settings, admin: Any, principal: str, acls: set[acl.ACL]) -> None:
     deadline = time.monotonic() + _SETTLE_SECONDS
     while not acls <= set(admin.describe_acls(_all_of(principal))[0]):
         if time.monotonic() > deadline:
@@ -207,18 +198,18 @@ def _await(settings: Settings, admin: Any, principal: str, acls: set[ACL]) -> No
         time.sleep(_POLL_SECONDS)
 
 
-def _acl(principal: str, grant: Grant) -> ACL:
-    pattern = ACLResourcePatternType.PREFIXED if grant.prefixed else ACLResourcePatternType.LITERAL
-    resource = ResourcePattern(ResourceType[grant.resource.upper().replace("-", "_")], grant.name, pattern)
-    return ACL(principal, "*", ACLOperation[grant.operation], ACLPermissionType.ALLOW, resource)
+def _acl(principal: str, grant: Grant) -> acl.ACL:
+    pattern = acl.ACLResourcePatternType["PREFIXED" if grant.prefixed else "LITERAL"]
+    resource = acl.ResourcePattern(acl.ResourceType[grant.resource.upper().replace("-", "_")], grant.name, pattern)
+    return acl.ACL(principal, "*", acl.ACLOperation[grant.operation], acl.ACLPermissionType.ALLOW, resource)
 
 
-def _all_of(principal: str) -> ACLFilter:
-    anything = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
-    return ACLFilter(principal, None, ACLOperation.ANY, ACLPermissionType.ANY, anything)
+def _all_of(principal: str) -> acl.ACLFilter:
+    anything = acl.ResourcePatternFilter(acl.ResourceType.ANY, None, acl.ACLResourcePatternType.ANY)
+    return acl.ACLFilter(principal, None, acl.ACLOperation.ANY, acl.ACLPermissionType.ANY, anything)
 
 
-def _described(acl: ACL) -> str:
-    resource = acl.resource_pattern
+def _described(one: acl.ACL) -> str:
+    resource = one.resource_pattern
     names = f"{resource.resource_type.name} {resource.resource_name} ({resource.pattern_type.name})"
-    return f"{acl.principal}: {acl.permission_type.name} {acl.operation.name} on {names}"
+    return f"{one.principal}: {one.permission_type.name} {one.operation.name} on {names}"

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ackstream.observe.outcomes import Trend
+from ackstream.protocol import messages, queues, readers
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.intervals import Intervals
-from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
-from ackstream.protocol.readers import AppAck, ProtocolAck, ReadersRequest, ReaderStart, ReaderStop, WriterStateRequest
-
-if TYPE_CHECKING:
-    from ackstream.protocol.messages import StoredRange
-    from ackstream.protocol.queues import QueueAnswer, QueueRequest
-    from ackstream.protocol.readers import ConsumerRecord
 
 KEPT, HELD = 1_000, 100_000
 """Maximum number of publishers, readers, queues, and writers per reader; and of messages held per queue."""
@@ -93,7 +86,7 @@ class SampleProgress:
         """How many publishers and readers are known."""
         return {"publishers": len(self._publishers), "readers": len(self._readers)}
 
-    def decided(self, decided: StoredRange, at: int) -> int:
+    def decided(self, decided: messages.StoredRange, at: int) -> int:
         """Process a decision of persist; return the number of stored messages, 0 for a repeated record."""
         one = self._publishers.touch(decided.client, lambda: _Publisher(decided.client, self._window))
         if decided.last <= one.last or decided.last < decided.first:
@@ -108,24 +101,24 @@ class SampleProgress:
         one.refused.add(at, refused)
         return stored
 
-    def report(self, report: ConsumerRecord, at: int) -> int:
+    def report(self, report: readers.ConsumerRecord, at: int) -> int:
         """Process a report of a reader; return the number of newly acknowledged samples."""
-        if isinstance(report, ReaderStop):
+        if isinstance(report, readers.ReaderStop):
             self._readers.pop(report.reader, None)
             return 0
-        if isinstance(report, (WriterStateRequest, ReadersRequest)):
+        if isinstance(report, (readers.WriterStateRequest, readers.ReadersRequest)):
             return 0
         one = self._readers.touch(report.reader, lambda: _Reader(report.reader, self._window))
         one.at = at
         new = 0
-        if isinstance(report, ReaderStart):
+        if isinstance(report, readers.ReaderStart):
             one.role, one.durable = report.role, report.durable
-        elif isinstance(report, AppAck):
+        elif isinstance(report, readers.AppAck):
             new = sum(each.last - each.first + 1 for each in report.intervals if not each.reported)
             few = len(report.intervals) <= RUNS
             runs = [(each.first, each.last) for each in report.intervals] if few else []
             self._acknowledge(one, report.writer, Intervals(runs, start=report.start) if few else None)
-        elif isinstance(report, ProtocolAck):
+        elif isinstance(report, readers.ProtocolAck):
             before = one.writers.get(report.writer)
             new = 0 if before is None else max(0, report.up_to - before.highest)
             # the next number is the first that it expects
@@ -205,29 +198,29 @@ class QueueView:
         self._window = window
         self._queues: Latest[str, _Queue] = Latest(KEPT)
 
-    def request(self, request: QueueRequest, at: int) -> None:
+    def request(self, request: queues.QueueRequest, at: int) -> None:
         """Process a request of a consumer."""
         one = self._touch(request.queue, at)
-        if isinstance(request, SettleMessages):
+        if isinstance(request, queues.SettleMessages):
             for message in request.messages:
                 if request.outcome == "working":
                     if (held := one.held.get(message)) is not None:
                         held.worked = at
                 elif one.held.pop(message, None) is not None:
                     one.settled.add(at)
-        elif isinstance(request, (Bind, Alive)):
+        elif isinstance(request, (queues.Bind, queues.Alive)):
             one.consumers[request.consumer] = at
-        elif isinstance(request, Unbind):
+        elif isinstance(request, queues.Unbind):
             one.release(request.consumer)
 
-    def answer(self, answer: QueueAnswer, at: int) -> bool:
+    def answer(self, answer: queues.QueueAnswer, at: int) -> bool:
         """Process an answer of a queue; return whether it is a new delivery."""
         one = self._touch(answer.queue, at)
-        if isinstance(answer, Unbound):
+        if isinstance(answer, queues.Unbound):
             one.release(answer.consumer)
-        elif isinstance(answer, Bound):
+        elif isinstance(answer, queues.Bound):
             one.consumers[answer.consumer], one.lease = at, answer.lease_ms
-        elif isinstance(answer, MessageDelivered):
+        elif isinstance(answer, queues.MessageDelivered):
             before = one.held.get(answer.message)
             if before is not None and before.count >= answer.count and before.consumer == answer.consumer:
                 # repeated after a crash, or because it did not arrive

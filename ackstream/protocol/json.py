@@ -129,8 +129,6 @@ def remove(value: Any, keys: Sequence[str]) -> Any:
     return {name: entry for name, entry in value.items() if name != key}
 
 
-# -- field selectors ---------------------------------------------------------------------------------------------------
-
 WILDCARD = "*"
 """Any feature in a field selector: ``features/*/properties``."""
 

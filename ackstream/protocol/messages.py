@@ -134,8 +134,6 @@ def expected(command: str, asked: Collection[str], *, bookmark: bool = False, fi
     }
 
 
-# -- the acknowledgements of a command ---------------------------------------------------------------------------------
-
 NOT_SUPPORTED: Final = "not supported"
 
 
@@ -183,8 +181,6 @@ def completed(command: ClientCommand, bookmark: str | None = None) -> list[Comma
         return []
     return [CommandAck(ack_type="completed", cid=command.cid, bookmark=bookmark)]
 
-
-# -- stored messages ---------------------------------------------------------------------------------------------------
 
 SessionRun: TypeAlias = tuple[int, int, str | None]
 """First and last number, and the session of the messages; empty: they named none; ``None``: it is not known."""

@@ -114,8 +114,6 @@ OMITTED: Final = "omitted"
 APPLICATION: Final = "header-"
 """Prefix of the application's own headers in a query's results."""
 
-# -- leases ------------------------------------------------------------------------------------------------------------
-
 OWNER: Final = "owner"
 """Process that claims the lease of a job."""
 
@@ -139,8 +137,6 @@ def of_dead_letter(reason: str, topic: str, partition: int, offset: int) -> list
     """Return the record headers of a dead letter: the reason, and the coordinates of the unusable record."""
     return [(REASON, reason), (TOPIC, topic), (PARTITION, str(partition)), (OFFSET, str(offset))]
 
-
-# -- the trace of a message --------------------------------------------------------------------------------------------
 
 _VALUE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _ID = re.compile(r"(?!0{32})[0-9a-f]{32}")

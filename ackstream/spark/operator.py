@@ -11,30 +11,26 @@ from __future__ import annotations
 import gc
 import json
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from pyspark import AccumulatorParam, TaskContext
+from pyspark import Accumulator, AccumulatorParam, TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import StructType
 
 from ackstream.observe import logs
-from ackstream.observe.metrics import Tally
+from ackstream.observe.metrics import Key, Tally
 from ackstream.settings import Log
 from ackstream.spark.batches import BATCH_ID, QUERY_ID
 from ackstream.spark.kafka import CLOCK, REHEARSAL, WATERMARK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     import pandas as pd
-    from pyspark import Accumulator
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.state import GroupState
-    from pyspark.sql.types import StructType
-
-    from ackstream.observe.metrics import Key
 
     Handle = Callable[["ShardBatch"], Iterable[pd.DataFrame]]
 

@@ -76,12 +76,8 @@ def read_ack(envelope: Envelope) -> Acknowledgement:
 def _status(envelope: Envelope, *, single: bool) -> int:
     """Return the status of an acknowledgement or aggregate. Raises 400 for another topic, or one without a status."""
     topic, status = envelope.topic, envelope.status
-    if (
-        topic.criterion != "acks"
-        or topic.channel is None
-        or (topic.subject is not None) is not single
-        or status is None
-    ):
+    other = topic.criterion != "acks" or (topic.subject is not None) is not single
+    if other or topic.channel is None or status is None:
         raise errors.unknown_topic_path(str(topic))
     return status
 

@@ -13,20 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto import headers as definitions
 from ackstream.protocol.ditto.acknowledgements import OK, SUCCESSES, Acknowledgement, acknowledgement
-from ackstream.protocol.ditto.envelopes import (
-    JSON_CONTENT_TYPE,
-    PROTOCOL_CONTENT_TYPE,
-    STATUS_MAX,
-    STATUS_MIN,
-    Envelope,
-    check_depth,
-    check_parts,
-    check_storable,
-    decode,
-    raw,
-)
+from ackstream.protocol.ditto.envelopes import Envelope, decode, raw
 from ackstream.protocol.ditto.labels import BUILT_IN, parse_label
 from ackstream.protocol.ditto.requests import Request, read_request
 from ackstream.protocol.ditto.topics import UNKNOWN_THING, TopicPath
@@ -36,7 +26,7 @@ from ackstream.protocol.record_headers import with_trace
 
 FAILED_DEPENDENCY = 424
 _NO_HEADERS = b"{}"
-_OWN_CONTENT_TYPE = (definitions.CONTENT_TYPE, PROTOCOL_CONTENT_TYPE)
+_OWN_CONTENT_TYPE = (definitions.CONTENT_TYPE, envelopes.PROTOCOL_CONTENT_TYPE)
 read_text = msgspec.json.Decoder(dict[str, Any]).decode
 """Return headers that were written as JSON text."""
 
@@ -66,7 +56,7 @@ def write_text(ack: Acknowledgement) -> AckText:
 
 def headers_text(headers: Mapping[str, Any]) -> Raw:
     """Return the headers of an aggregate of several entries, given those of the answer to its request, as JSON text."""
-    return raw({**definitions.reply_headers(headers), definitions.CONTENT_TYPE: JSON_CONTENT_TYPE})
+    return raw({**definitions.reply_headers(headers), definitions.CONTENT_TYPE: envelopes.JSON_CONTENT_TYPE})
 
 
 def combined_status(statuses: Sequence[int]) -> int:
@@ -132,9 +122,6 @@ def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]
     return status, raw({label: same[0] if len(same) == 1 else same for label, same in body.items()})
 
 
-# -- single acknowledgements -------------------------------------------------------------------------------------------
-
-
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     topic: str
     headers: Raw
@@ -165,11 +152,12 @@ def read_single(data: bytes, correlation_id: str) -> tuple[str, str, int, Raw | 
             # a raw value is copied unchecked
             _decode_value(wire.value)
         if len(data) > 2 * MAX_DEPTH:
-            check_parts(data)
-            check_depth(data)
+            envelopes.check_parts(data)
+            envelopes.check_depth(data)
         namespace, entity, suffix = wire.topic.split("/", 2)
         label = _single_label(suffix) if len(suffix) <= _REMEMBERED_TOPIC else None
-        if label is None or not (namespace and entity) or not STATUS_MIN <= wire.status <= STATUS_MAX:
+        possible = namespace and entity and envelopes.STATUS_MIN <= wire.status <= envelopes.STATUS_MAX
+        if label is None or not possible:
             return None
         own = _encode(correlation_id)
         before, _, after = bytes(wire.headers).partition(_NAME)
@@ -199,16 +187,14 @@ def _ack_shape(before: bytes, after: bytes) -> tuple[bytes, bytes, bool] | None:
     """Return the headers that an answer repeats, before and after the correlation-id, and whether they make it weak."""
     headers = read_text(b"".join((before, _NAME, _WRITTEN_PLACEHOLDER, after)))
     try:
-        check_storable(headers)
+        envelopes.check_storable(headers)
     except OverflowError:
         return None
-    written = write_text(acknowledgement("shape", STATUS_MIN, headers=headers))
+    written = write_text(acknowledgement("shape", envelopes.STATUS_MIN, headers=headers))
     parts = written.headers.split(_WRITTEN_PLACEHOLDER)
     # the correlation-id may not be a header of its own, or occur in another one
     return (parts[0], parts[1], written.weak) if len(parts) == 2 else None  # noqa: PLR2004 - it occurs once
 
-
-# -- requests of a known shape -----------------------------------------------------------------------------------------
 
 _SOME_TEXT = "text"
 
@@ -240,7 +226,7 @@ def read_shaped(
         if wire.value is not UNSET:
             # a raw value is copied unchecked
             _decode_value(wire.value)
-        check_depth(data)
+        envelopes.check_depth(data)
         headers = wire.headers if traceparent is None else with_trace(wire.headers, traceparent)
         namespace, entity, suffix = wire.topic.split("/", 2)
         names = tuple(headers)
@@ -258,14 +244,9 @@ def read_shaped(
     except (DittoError, TypeError, ValueError, OverflowError, *UNREADABLE):
         return None
     like, channel, repeated, own = shape
-    answer = repeated.copy()
-    for name in own:
-        answer[name] = headers[name]
-    answer[definitions.CORRELATION_ID] = correlation_id
-    thing_id, identity = (
-        f"{namespace}:{entity}" if like.thing_id else None,
-        {definitions.CORRELATION_ID: correlation_id},
-    )
+    identity = {definitions.CORRELATION_ID: correlation_id}
+    answer = repeated | {name: headers[name] for name in own} | identity
+    thing_id = f"{namespace}:{entity}" if like.thing_id else None
     request = msgspec.structs.replace(like, thing_id=thing_id, headers=identity, path=wire.path)
     return request, _encode(answer), channel, headers, wire.value, sender
 
@@ -292,7 +273,7 @@ def _shape(
     # values of each request
     texts, typed, *_ = _names(names)
     known = dict(zip(typed, _decode_value(values), strict=True))
-    check_storable(known)
+    envelopes.check_storable(known)
     envelope = Envelope(TopicPath.parse(f"ns/name/{suffix}"), {name: known.get(name, _SOME_TEXT) for name in names})
     request = read_request(envelope, default_timeout_ms=default_timeout_ms, max_timeout_ms=max_timeout_ms)
     repeated = read_text(answered(request, _SOME_TEXT)[1])

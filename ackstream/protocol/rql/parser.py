@@ -241,8 +241,6 @@ def _character(escape: re.Match[str]) -> str:
     return _CONTROLS.get(character, character) if code is None else chr(int(code, 16))
 
 
-# -- the time: placeholder ---------------------------------------------------------------------------------------------
-
 _TIME_FORM = re.compile(
     r"time:now(?P<millis>_epoch_millis)?(?:(?P<sign>[+-])(?P<duration>[^\[\]]*))?(?:\[(?P<unit>ms|s|m|h|d|w|mo|y|)\])?"
 )
