@@ -108,14 +108,11 @@ def connect_producer(
     linger_ms: int = LINGER_MS,
     transactional_id: str | None = None,
 ) -> Any:
-    """Return a producer that neither loses nor duplicates records while the broker is away for a while.
-
-    ``topic``: the real name of an existing one, whose partitions are looked up so that sending does not block;
-    ``None``: not known yet. ``delivery_timeout``: seconds after which a record that the broker does not accept fails.
-    ``transactional_id``: it ends the transactions of an earlier producer of that id, and sends within transactions,
-    which the broker aborts after ``TRANSACTION_SECONDS``.
-    Raises UnreachableError: no broker answers.
-    """
+    """Return a producer that neither loses nor duplicates records while the broker is away for a while."""
+    # ``topic``: the real name of an existing one, whose partitions are looked up so that sending does not block;
+    # ``None``: not known yet. ``delivery_timeout``: seconds after which a record that the broker does not accept fails.
+    # ``transactional_id``: it ends the transactions of an earlier producer of that id, and sends within transactions,
+    # which the broker aborts after ``TRANSACTION_SECONDS``. Raises UnreachableError: no broker answers.
     milliseconds = round(delivery_timeout * 1000)
     config = {
         "acks": "all",
@@ -177,10 +174,8 @@ def send(
 
 
 def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> bool:
-    """Send buffered records for at most ``timeout`` seconds, then the rest has failed; return whether that is done.
-
-    In a callback of the producer this returns ``False`` at once, and another thread does it.
-    """
+    """Send buffered records for at most ``timeout`` seconds, then the rest has failed; return whether that is done."""
+    # In a callback of the producer this returns ``False`` at once, and another thread does it.
     sender = producer._sender  # noqa: SLF001 - there is no public way
     if threading.current_thread() is sender:
         # the thread would wait for itself
@@ -197,10 +192,8 @@ def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> bool:
 
 
 def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
-    """Return a consumer that commits nothing by itself; ``config`` of kafka-python wins over ``kafka.options``.
-
-    Raises UnreachableError: no broker answers; SettingsError: ``kafka.options`` are wrong.
-    """
+    """Return a consumer that commits nothing by itself; ``config`` of kafka-python wins over ``kafka.options``."""
+    # Raises UnreachableError: no broker answers; SettingsError: ``kafka.options`` are wrong.
     return _connect(AdaptedConsumer, kafka, {"enable_auto_commit": False, "group_id": group, **config})
 
 
@@ -236,11 +229,9 @@ def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
 
 
 def python_options(kafka: Kafka, known: Collection[str] = _DEFAULTS) -> dict[str, Any]:
-    """Return the ``known`` ones of ``kafka.options.python`` in kafka-python's spelling and types.
-
-    ``request.timeout.ms`` is ``request_timeout_ms`` there; numbers and booleans are read from their texts. Raises
-    SettingsError: no client knows the option, or its value has the wrong type.
-    """
+    """Return the ``known`` ones of ``kafka.options.python`` in kafka-python's spelling and types."""
+    # ``request.timeout.ms`` is ``request_timeout_ms`` there; numbers and booleans are read from their texts. Raises
+    # SettingsError: no client knows the option, or its value has the wrong type.
     result = {}
     for key, text in kafka.options.python.items():
         name = key.replace(".", "_")

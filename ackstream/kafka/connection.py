@@ -65,10 +65,9 @@ class ClientConnection(TopicReader):
             stack.pop_all()
 
     def send(self, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> Any:
-        """Send a record, from any thread, and return the producer's future.
-
-        Raises KafkaError: Kafka rejected it at once; ValueError: the partitions of the topic are unknown for a moment.
-        """
+        """Send a record, from any thread, and return the producer's future."""
+        # Raises KafkaError: Kafka rejected it at once; ValueError: the partitions of the topic are unknown for a
+        # moment.
         return self.producer.send(self._topic, value, self.name, headers)
 
     def read(self, timeout_ms: int = POLL_MS, max_records: int = MAX_RECORDS) -> list[Any]:
@@ -160,10 +159,8 @@ class Outbox:
         self._lock = threading.Lock()
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
-        """Send records, in order by key; after an error, some of them may have been sent, or may still be.
-
-        Raises UnreachableError: no broker answers; KafkaError: the broker does not accept a record, or not in time.
-        """
+        """Send records, in order by key; after an error, some of them may have been sent, or may still be."""
+        # Raises UnreachableError: no broker answers; KafkaError: the broker does not accept a record, or not in time.
         with self._lock:
             if self._producer is None:
                 self._producer = clients.connect_producer(self._kafka, None, delivery_timeout=self._seconds)

@@ -60,9 +60,8 @@ def _of_leaders(look_up: Callable[..., Any], partitions: Any, timeout_ms: int | 
         return look_up(partitions, timeout_ms)
     except KeyError as error:
         without = error.args[0]
-        raise errors.LeaderNotAvailableError(
-            f"Partition {without.partition} of {without.topic} has no leader"
-        ) from error
+        problem = f"Partition {without.partition} of {without.topic} has no leader"
+        raise errors.LeaderNotAvailableError(problem) from error
 
 
 class Sockets(selectors.DefaultSelector):

@@ -130,10 +130,8 @@ def chosen(names: Iterable[str]) -> list[str]:
 
 
 def principals(settings: Settings, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the principal of each party: that of ``given``, else ``User:``, the topics' prefix and its name.
-
-    Raises SettingsError: a party is unknown, or a principal has no type.
-    """
+    """Return the principal of each party: that of ``given``, else ``User:``, the topics' prefix and its name."""
+    # Raises SettingsError: a party is unknown, or a principal has no type.
     chosen(given)
     for name, principal in given.items():
         if ":" not in principal:
@@ -157,12 +155,10 @@ def acl_commands(settings: Settings, who: Mapping[str, str], names: Iterable[str
 
 
 def apply_acls(settings: Settings, who: Mapping[str, str], names: Iterable[str]) -> tuple[int, list[str]]:
-    """Add the missing ACLs of the principals of parties; return their number, and further rights of those principals.
-
-    A broker receives ACLs from its controller with a delay: they hold when this returns, so that the next program that
-    starts is not refused. Raises AccessRefusedError (the login may not set ACLs), SettingsError (the broker has no
-    authorizer), UnreachableError (the broker does not receive the ACLs).
-    """
+    """Add the missing ACLs of the principals of parties; return their number, and further rights of the principals."""
+    # A broker receives ACLs from its controller with a delay: they hold when this returns, so that the next program
+    # that starts is not refused. Raises AccessRefusedError (the login may not set ACLs), SettingsError (the broker has
+    # no authorizer), UnreachableError (the broker does not receive the ACLs).
     wanted: dict[str, set[acl.ACL]] = {}
     for name in names:
         wanted.setdefault(who[name], set()).update(_acl(who[name], grant) for grant in grants(settings, name))

@@ -59,10 +59,8 @@ class TopicReader(Closing):
     def at_end(
         cls, kafka: Kafka, *topics: str, writes: Iterable[str] = (), stop: threading.Event | None = None
     ) -> Self:
-        """Read all records that come to topics (real names) from now on, without a group; ``writes``: checked, too.
-
-        Partitions that are added later are read from their beginning. Raises UnreachableError.
-        """
+        """Read all records that come to topics (real names) from now on, without a group; ``writes``: checked, too."""
+        # Partitions that are added later are read from their beginning. Raises UnreachableError.
         # earliest: a new partition has been empty
         consumer = clients.connect_consumer(kafka, None, auto_offset_reset="earliest")
         try:
@@ -93,12 +91,10 @@ class TopicReader(Closing):
         guard: Callable[[Callable[[], None]], None] = lambda follow: follow(),
         **limits: int,
     ) -> None:
-        """Start a thread that handles each record until the client stops, and logs exceptions.
+        """Start a thread that handles each record until the client stops, and logs exceptions."""
 
-        ``after_poll`` is called after the records of each poll with the monotonic time in seconds. ``guard`` runs the
-        thread, and handles its fatal error; ``limits`` are those of :meth:`read`.
-        """
-
+        # ``after_poll`` is called after the records of each poll with the monotonic time in seconds. ``guard`` runs the
+        # thread, and handles its fatal error; ``limits`` are those of ``read``.
         def follow() -> None:
             while not self.stop.is_set():
                 for record in self.read(**limits):
@@ -143,11 +139,9 @@ class TopicReader(Closing):
         return [record for records in batches.values() for record in records]
 
     def fetch(self, places: Iterable[Place]) -> dict[Place, Any]:
-        """Return the records at some places, without those that Kafka has deleted or that cannot be unpacked.
-
-        For a reader that does nothing else; nearby records come in one request. Raises KafkaError: the broker does not
-        answer.
-        """
+        """Return the records at some places, without those that Kafka has deleted or that cannot be unpacked."""
+        # For a reader that does nothing else; nearby records come in one request. Raises KafkaError: the broker does
+        # not answer.
         wanted, consumer = set(places), self.consumer
         pending: dict[Any, list[int]] = {}
         for topic, partition, offset in sorted(wanted, reverse=True):
@@ -241,11 +235,9 @@ class TopicReader(Closing):
 def check_topics(
     consumer: Any, kafka: Kafka, *, reads: Iterable[str] = (), writes: Iterable[str] = (), group: str | None = None
 ) -> None:
-    """Check that topics (real names) exist, and may be read and written, before a program waits for them.
-
-    Raises UnreachableError: a topic does not exist, or the broker went away; AccessRefusedError: the broker does not
-    allow an operation, or the group.
-    """
+    """Check that topics (real names) exist, and may be read and written, before a program waits for them."""
+    # Raises UnreachableError: a topic does not exist, or the broker went away; AccessRefusedError: the broker does not
+    # allow an operation, or the group.
     wanted = {"READ": tuple(reads), "WRITE": tuple(writes)}
     try:
         if kafka.security.protocol == "PLAINTEXT":

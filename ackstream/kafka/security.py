@@ -139,11 +139,9 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         self._token: Token | None = None
 
     def token(self) -> str:
-        """Return the text of the token; fetch one if it is missing or due for renewal.
-
-        Raises AccessRefusedError: the server refuses the client; UnreachableError: it does not answer, or without a
-        token.
-        """
+        """Return the text of the token; fetch one if it is missing or due for renewal."""
+        # Raises AccessRefusedError: the server refuses the client; UnreachableError: it does not answer, or without a
+        # token.
         with self._lock:
             now, known = self._clock(), self._token
             if known is not None and now < known.renewal:

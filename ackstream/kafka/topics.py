@@ -175,9 +175,8 @@ def check(admin: Any, settings: Settings, names: Iterable[str]) -> Counter[str]:
     copies = {partition.topic: len(brokers) for partition, brokers in partitions.items()}
     for name, config in sorted(configs.items()):
         values = {key: config[key]["value"] for key in wanted}
-        check_config(
-            kafka, name, topics[name] or Topic(), values, copies[name] if topics[name] else 1, needed.get(name, 0)
-        )
+        number = copies[name] if topics[name] else 1
+        check_config(kafka, name, topics[name] or Topic(), values, number, needed.get(name, 0))
     return Counter(partition.topic for partition in partitions)
 
 

@@ -64,12 +64,10 @@ def log_and_snapshot(spark: SparkSession, path: str) -> tuple[Any, Any]:
 
 
 def known_snapshot(spark: SparkSession, path: str) -> Any:
-    """Return the snapshot of a table that this process knows, which costs nothing, or a new one if that is too old.
-
-    It is too old with twice the commits of a checkpoint interval: commits add themselves to it, and only a new look at
-    the log replaces them by a checkpoint, which another process may have made. It is also too old if the log
-    does not continue it.
-    """
+    """Return the snapshot of a table that this process knows, which costs nothing, or a new one if that is too old."""
+    # It is too old with twice the commits of a checkpoint interval: commits add themselves to it, and only a new look
+    # at the log replaces them by a checkpoint, which another process may have made. It is also too old if the log does
+    # not continue it.
     table = java(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)  # noqa: SLF001
     snapshot = table.unsafeVolatileSnapshot()
     recent = 0 < snapshot.logSegment().deltas().size() <= 2 * table.checkpointInterval(snapshot.metadata())
@@ -91,11 +89,9 @@ def empty_commit(spark: SparkSession, path: str) -> str | None:
 
 
 def versions(spark: SparkSession, snapshot: Any) -> dict[str, int]:
-    """Return the newest version of each application in a snapshot.
-
-    They are in the checksum beside the newest commit. A Spark job reads the log if the checksum is missing, such as
-    after the commit of another program, or lacks them, because they are more than 100 or have a retention time.
-    """
+    """Return the newest version of each application in a snapshot."""
+    # They are in the checksum beside the newest commit. A Spark job reads the log if the checksum is missing, such as
+    # after the commit of another program, or lacks them, because they are more than 100 or have a retention time.
     checksum = snapshot.checksumOpt()
     listed = checksum.get().setTransactions() if checksum.isDefined() else checksum
     found = listed.get() if listed.isDefined() else snapshot.setTransactions()
@@ -202,10 +198,8 @@ def commit(
 
 
 def _checkpoint(spark: SparkSession, path: str) -> None:
-    """Make a checkpoint of a table's log, and clean the log up, as Delta does after a commit.
-
-    After a failure, whose reason Delta logs, readers of the log have more to read until the next checkpoint.
-    """
+    """Make a checkpoint of a table's log, and clean the log up, as Delta does after a commit."""
+    # After a failure, whose reason Delta logs, readers of the log have more to read until the next checkpoint.
     _DUE.discard(path)
     try:
         table, snapshot = log_and_snapshot(spark, path)

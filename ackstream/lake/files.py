@@ -78,10 +78,8 @@ def _store(spark: SparkSession, log: Any, path: str, rows: pa.Table) -> Any:
 
 @contextmanager
 def _handed_over(spark: SparkSession) -> Iterator[tuple[Path, Any]]:
-    """Yield the path of a temporary file, for Python and for the JVM.
-
-    It is local, as PySpark's files of rows are: the connection to the JVM would encode the bytes as text.
-    """
+    """Yield the path of a temporary file, for Python and for the JVM."""
+    # It is local, as PySpark's files of rows are: the connection to the JVM would encode the bytes as text.
     own = Path(spark.sparkContext._temp_dir) / f"{uuid.uuid4()}.parquet"  # noqa: SLF001 - there is no public way
     try:
         yield own, java(spark, "org.apache.hadoop.fs.Path")(str(own))

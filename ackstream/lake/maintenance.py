@@ -98,11 +98,9 @@ def _size(table: DeltaTable) -> tuple[int, int]:
 
 
 def prune(spark: SparkSession, lake: Lake, before_ms: int) -> None:
-    """Remove changes from the journal that are older than a time (epoch milliseconds); the jobs may run meanwhile.
-
-    Rows from which things are restored stay: the last state of each thing, and rows that are not merged or may be
-    replayed; likewise the last command of each partition, after which a new checkpoint starts.
-    """
+    """Remove changes from the journal that are older than a time (epoch milliseconds); the jobs may run meanwhile."""
+    # Rows from which things are restored stay: the last state of each thing, and rows that are not merged or may be
+    # replayed; likewise the last command of each partition, after which a new checkpoint starts.
     events = tables.read(spark, lake, things.JOURNAL).where(F.col("batch") < things.merged(spark, lake))
     state = F.max(F.when(F.col("last"), F.col("revision"))).over(Window.partitionBy("thing_id"))
     old = events.withColumn("state", state).where(F.col("revision") < F.col("state"))

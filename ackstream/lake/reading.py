@@ -7,6 +7,7 @@ rows in a ``UNION ALL``, but for its first part. The packages that read take a s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -20,8 +21,6 @@ from ackstream.lake.schemas import ALL_TABLES, absent, in_full
 from ackstream.protocol.record_headers import trace_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
     from deltalake import DeltaTable
     from duckdb import DuckDBPyConnection
     from pyarrow.dataset import Dataset, Expression
@@ -197,12 +196,8 @@ class _Scan:
 
 @contextmanager
 def database(lake: Lake, names: Iterable[str] = ALL_TABLES) -> Iterator[DuckDBPyConnection]:
-    """Open DuckDB with views of the existing tables in their present version. Times are in UTC.
-
-    Functions of Spark work, too: ``explode`` of a list, ``unix_millis`` of a time.
-
-    :raises StartError: a table cannot be read
-    """
+    """Open DuckDB with views of the existing tables, at present; StartError: one cannot be read. Times are in UTC."""
+    # functions of Spark work, too: ``explode`` of a list, ``unix_millis`` of a time
     import duckdb  # noqa: PLC0415 - see the module
 
     with duckdb.connect() as connection:

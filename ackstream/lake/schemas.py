@@ -6,6 +6,7 @@ PySpark: clients and consoles without it know the tables and their columns, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,6 @@ from ackstream.protocol import dispositions
 from ackstream.settings.base import parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import pyarrow as pa
     from pyspark.sql.types import StructType
 

@@ -35,12 +35,10 @@ def location(lake: Lake, name: str) -> str:
 
 
 def properties(lake: Lake, table: Table) -> dict[str, str]:
-    """Return the Delta properties of a table.
-
-    A table of appends has reader version 1 and writer version 2: delta-rs, DuckDB and Trino read and compact it. A
-    derived one has deletion vectors, or each merge would copy every file with a changed row; delta-rs reads it by
-    ``scan()``. Its past is in the table it is derived from, so its removed files go early.
-    """
+    """Return the Delta properties of a table."""
+    # A table of appends has reader version 1 and writer version 2: delta-rs, DuckDB and Trino read and compact it. A
+    # derived one has deletion vectors, or each merge would copy every file with a changed row; delta-rs reads it by
+    # ``scan()``. Its past is in the table it is derived from, so its removed files go early.
     kept = min(lake.retention, SHORTEST_RETENTION_HOURS * MILLISECONDS_AN_HOUR) if table.derived else lake.retention
     protocol = {} if table.derived else {"delta.minReaderVersion": "1", "delta.minWriterVersion": str(WRITER_VERSION)}
     return protocol | {
@@ -177,10 +175,8 @@ def newest_versions(spark: SparkSession, lake: Lake, names: Iterable[str]) -> di
 
 
 def first_and_newest(versions: Mapping[str, int], query_id: str) -> tuple[int, int]:
-    """Return the numbers of a query's first batch and of its newest (or -1), for batches numbered across queries.
-
-    :param versions: of the table's applications (:func:`transactions`): the queries, or ``QUERY+PART``
-    """
+    """Return the numbers of a query's first batch and of its newest (or -1), for batches numbered across queries."""
+    # ``versions``: of the table's applications (``transactions()``): the queries, or ``QUERY+PART``
     own = {key: version for key, version in versions.items() if key.partition("+")[0] == query_id}
     others = [version for key, version in versions.items() if key not in own]
     return max(others, default=-1) + 1, max(own.values(), default=-1)
@@ -231,11 +227,9 @@ def _appears(spark: SparkSession, path: str) -> bool:
 
 
 def new_columns(table: Table, found: Mapping[str, str], path: str) -> list[Any]:
-    """Return the columns that a table of an earlier release lacks; its additional columns stay null.
-
-    :param found: the types of its columns
-    :raises StartError: a column has another type, or one without nulls is missing: its old rows cannot have it
-    """
+    """Return the columns that a table of an earlier release lacks; ``found``: the types of those that it has."""
+    # Its additional columns stay null. StartError: a column has another type, or one without nulls is missing: its old
+    # rows cannot have it
     missing = []
     for column in table.schema:
         name, kind = column.name, column.dataType.simpleString()

@@ -74,20 +74,14 @@ def append(
     part: int = 0,
     check: Callable[[Mapping[str, int]], None] | None = None,
 ) -> None:
-    """Append the rows of a batch, or of a part of it, unless the journal already has them.
-
-    :param rows: without ``query_id``, ``batch`` and ``day``
-    :param check: gets the journal's transactions, and raises to refuse the append
-    """
+    """Append the rows of a batch, or of a part of it, unless the journal has them: :func:`tables.append_rows`."""
     application = f"{query_id}+{part}" if part else query_id
     tables.append_rows(spark, rows, lake, JOURNAL, application, batch, check=check)
 
 
 def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
-    """Return all things before a batch, in the columns of ``things``; ``thing`` is null for a deleted thing.
-
-    The tables may already have the batch, if it will be replayed.
-    """
+    """Return all things before a batch, in the columns of ``things``; ``thing`` is null for a deleted thing."""
+    # The tables may already have the batch, if it will be replayed.
     since, place = merged(spark, lake), tables.location(lake, "things")
     version = commits.log_and_snapshot(spark, place)[1].version()
     # the index merges meanwhile: without a version, each query could see another table
@@ -108,9 +102,8 @@ def merged(spark: SparkSession, lake: Lake) -> int:
 
 def remember_merged(spark: SparkSession, lake: Lake, batch: int) -> None:
     """Commit the batch of :func:`merged`, unless a later one is known."""
-    commits.commit(
-        spark, tables.location(lake, "things"), f"{_MERGED}/things", batch, lambda _: commits.added(spark, [])
-    )
+    place = tables.location(lake, "things")
+    commits.commit(spark, place, f"{_MERGED}/things", batch, lambda _: commits.added(spark, []))
 
 
 def complete(spark: SparkSession, lake: Lake, batch: int) -> None:
@@ -128,9 +121,8 @@ def unmerged(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
     newest = events.groupBy("thing_id").agg(F.max("revision").alias("revision"))
     same = (F.col("known.thing_id") == F.col("new.thing_id")) & (F.col("known.revision") >= F.col("new.revision"))
     known = tables.read(spark, lake, "things")
-    return events.join(
-        newest.alias("new").join(known.alias("known"), same, "left_anti"), ["thing_id", "revision"], "left_semi"
-    )
+    newer = newest.alias("new").join(known.alias("known"), same, "left_anti")
+    return events.join(newer, ["thing_id", "revision"], "left_semi")
 
 
 def latest(rows: DataFrame) -> DataFrame:
@@ -148,10 +140,9 @@ def merge(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
     columns = {name: F.col(f"new.{name}") for name in _THINGS}
 
     def attempt() -> None:
-        target = (
-            DeltaTable.forPath(spark, tables.location(lake, "things")).alias("known").merge(changed.alias("new"), known)
-        )
-        target.whenMatchedUpdate(new, columns).whenNotMatchedInsert(values=columns).execute()
+        target = DeltaTable.forPath(spark, tables.location(lake, "things")).alias("known")
+        merging = target.merge(changed.alias("new"), known).whenMatchedUpdate(new, columns)
+        merging.whenNotMatchedInsert(values=columns).execute()
 
     commits.retried(attempt)
 
@@ -189,33 +180,23 @@ def value_rows(thing_id: str, thing: str) -> Iterator[tuple[Any, ...]]:
 
 
 def merge_values(spark: SparkSession, lake: Lake, events: DataFrame) -> None:
-    """Merge rows of the journal, after their merge into ``things``, into the index; earlier states change nothing.
-
-    A new checkpoint reads the journal by the times of its files: a state may come after a later one.
-    """
+    """Merge rows of the journal, after their merge into ``things``, into the index; earlier states change nothing."""
+    # A new checkpoint reads the journal by the times of its files: a state may come after a later one.
     changed = latest(events.where("last").select(*_THINGS)).select("thing_id", "thing", "revision")
-    later = tables.read(spark, lake, "things").select(
-        F.col("thing_id").alias("known_id"), F.col("revision").alias("known_revision")
-    )
+    later = tables.read(spark, lake, "things").selectExpr("thing_id AS known_id", "revision AS known_revision")
     changed = changed.join(later, F.expr("thing_id = known_id AND known_revision > revision"), "left_anti")
     new = changed.where("thing IS NOT NULL").mapInArrow(_index, _INDEX)
     index = tables.read(spark, lake, "things_search")
-    known = index.join(changed.select("thing_id"), "thing_id", "left_semi").select(
-        *VALUE_KEY, F.col("value").alias("known")
-    )
+    known = index.join(changed.select("thing_id"), "thing_id", "left_semi").selectExpr(*VALUE_KEY, "value AS known")
     different = new.join(known, list(VALUE_KEY), "full_outer").where("NOT (value <=> known)").localCheckpoint()
     same_value = " AND ".join(f"known.{name} = new.{name}" for name in VALUE_KEY)
     columns = {name: f"new.{name}" for name in _ARROW.names}
 
     def attempt() -> None:
         target = DeltaTable.forPath(spark, tables.location(lake, "things_search")).alias("known")
-        (
-            target.merge(different.alias("new"), same_value)
-            .whenMatchedDelete("new.value IS NULL")
-            .whenMatchedUpdate(set=columns)
-            .whenNotMatchedInsert("new.value IS NOT NULL", values=columns)
-            .execute()
-        )
+        merging = target.merge(different.alias("new"), same_value).whenMatchedDelete("new.value IS NULL")
+        merging = merging.whenMatchedUpdate(set=columns)
+        merging.whenNotMatchedInsert("new.value IS NOT NULL", values=columns).execute()
 
     if not different.isEmpty():
         commits.retried(attempt)

@@ -11,6 +11,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from itertools import accumulate, groupby
@@ -23,8 +24,6 @@ from ackstream.errors import SettingsError
 from ackstream.observe.metrics import FIGURES, INFO, Figures, Metric, MetricSample
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from _typeshed.wsgi import StartResponse, WSGIApplication
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric as Family

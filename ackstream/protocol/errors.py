@@ -118,9 +118,6 @@ def __getattr__(name: str) -> Callable[..., DittoError]:
     return factory(CATALOGUE, name)
 
 
-# -- errors with texts of their own ------------------------------------------------------------------------------------
-
-
 def command_timeout(timeout: int, note: str | None = None) -> DittoError:
     """Report that no response arrived in time; ``note``: why those that did arrive were invalid."""
     message = f"The Command reached the specified timeout of {timeout:,}ms."
@@ -130,13 +127,9 @@ def command_timeout(timeout: int, note: str | None = None) -> DittoError:
 
 def header_invalid(key: str, message: str, description: str | None = None, *, named: bool = True) -> DittoError:
     """Refuse a header for the reason in ``message``; ``named`` adds its name as ``invalidHeaderKey``."""
-    return DittoError(
-        BAD_REQUEST,
-        "header.invalid",
-        message,
-        description or "Verify that the header has the correct syntax and try again.",
-        **({"invalidHeaderKey": key} if named else {}),
-    )
+    description = description or "Verify that the header has the correct syntax and try again."
+    extra = {"invalidHeaderKey": key} if named else {}
+    return DittoError(BAD_REQUEST, "header.invalid", message, description, **extra)
 
 
 def header_too_long(key: str, limit: int) -> DittoError:
@@ -146,11 +139,9 @@ def header_too_long(key: str, limit: int) -> DittoError:
 
 def header_type_invalid(key: str, value: str, kind: str) -> DittoError:
     """Refuse a header value of the wrong type (``boolean``, ``JSON array`` …)."""
-    return header_invalid(
-        key,
-        f"The value '{shown(value)}' of the header '{key}' is not a valid {kind}.",
-        f"Verify that the value of the header '{key}' is a valid '{kind}' and try again.",
-    )
+    message = f"The value '{shown(value)}' of the header '{key}' is not a valid {kind}."
+    remedy = f"Verify that the value of the header '{key}' is a valid '{kind}' and try again."
+    return header_invalid(key, message, remedy)
 
 
 def unknown_topic_path(topic: str, description: str = "Check if the topic path is correct.") -> DittoError:

@@ -243,10 +243,8 @@ class ClockBroker:
         return ends, len(set().union(*replicas.values())) > 1
 
     def timestamp_at(self, partition: TopicPartition, offset: int, end: int) -> int | None:
-        """Return the timestamp of the first record from an offset up to an end; ``None``: all are deleted.
-
-        The broker is asked for the time of a record that this Python cannot decompress.
-        """
+        """Return the timestamp of the first record from an offset up to an end; ``None``: all are deleted."""
+        # The broker is asked for the time of a record that this Python cannot decompress.
         beginnings = self.lease.admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})
         first = max(offset, beginnings[partition].offset)
         if first >= end:

@@ -89,10 +89,8 @@ def source(
 
 
 def reading_tasks(context: SparkContext) -> int | None:
-    """Return the most tasks that read Kafka; ``None``: one for each partition, as a cluster may have more cores later.
-
-    In a small batch, a task for each partition costs more than reading the partitions one after the other.
-    """
+    """Return the most tasks that read Kafka; ``None``: one for each partition, as a cluster may get more cores."""
+    # In a small batch, a task for each partition costs more than reading the partitions one after the other.
     if is_local(context.master):
         return int(context.defaultParallelism)
     wanted = context.getConf().get("spark.default.parallelism")
@@ -157,10 +155,8 @@ def disconnect(job: str) -> None:
 
 
 def ticked(stream: DataFrame, ticks: str) -> DataFrame:
-    """Let ticks alone advance the watermark: a quiet stream gets its timeouts, and Spark drops no record as late.
-
-    ``timestamp`` becomes the time of a record or of a tick, in epoch milliseconds; ``ticks`` is a topic's real name.
-    """
+    """Let ticks alone advance the watermark: a quiet stream gets its timeouts, and Spark drops no record as late."""
+    # ``timestamp`` becomes the time of a record or of a tick, in epoch milliseconds; ``ticks`` is a topic's real name.
     is_tick = F.col("topic") == ticks
     time = F.when(is_tick, _tick_time(stream.sparkSession)).otherwise(F.unix_millis("timestamp"))
     # the end of its second: the watermark is WATERMARK behind it, and Spark drops a tick up to the watermark
@@ -214,11 +210,9 @@ def copy_limit(spark: SparkSession) -> int:
 
 
 def fitting(limit: int, value: Column, headers: Column, own: Mapping[str, Column]) -> tuple[Column, Column]:
-    """Return value and headers of a record for another topic, or its reference if the copy exceeds :func:`copy_limit`.
-
-    The reference has no value, and instead of ``headers`` the header ``omitted`` with the size in bytes. The ``own``
-    headers, without those whose value is null, are few, small and last: of a repeated name the last one counts.
-    """
+    """Return value and headers of a record for another topic, or its reference if it exceeds :func:`copy_limit`."""
+    # The reference has no value, and instead of ``headers`` the header ``omitted`` with the size in bytes. The ``own``
+    # headers, without those whose value is null, are few, small and last: of a repeated name the last one counts.
     known = F.array(*[header_entry(name, column) for name, column in own.items()])
     size = F.aggregate(
         headers,

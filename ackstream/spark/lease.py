@@ -132,10 +132,8 @@ class Lease:
 
 
 def watching(log: LeaseLog, seconds: float) -> Iterator[bool]:
-    """Yield, look by look, whether the run of another process has ended or been silent for the lease; write nothing.
-
-    Silence counts from the first look on, and the time that a broker takes to answer does not count.
-    """
+    """Yield, look by look, whether the run of another process has ended or been silent for the lease; write nothing."""
+    # Silence counts from the first look on, and the time that a broker takes to answer does not count.
     run, seen, until = None, log.end(), passing() + seconds
     while True:
         asked, first = passing(), seen

@@ -144,9 +144,8 @@ def _write_states(
         # another number of tasks also needs other keys
         chosen = distribute(own, attrgetter(job.keeps.shards)(settings), {})
         aside, keys = Aside.of(spark, old.location), chosen[SHARD_KEYS]
-        rows = rows.mapInPandas(
-            partial(_divide, partial(job.keeps.resharding.divide, len(keys)), keys, aside), rows.schema
-        )
+        divide = partial(job.keeps.resharding.divide, len(keys))
+        rows = rows.mapInPandas(partial(_divide, divide, keys, aside), rows.schema)
         unite = job.keeps.resharding.unite
     path = new.path(STATES)
     rows.write.parquet(path)
@@ -198,9 +197,7 @@ def _move(unite: Unite, batch: ShardBatch) -> Iterator[pd.DataFrame]:
     parts: list[State] = []
     timeouts: list[int] = []
     for frame in batch.frames:
-        parts += [
-            (version, bytes(blob)) for version, blob in zip(frame["version"].tolist(), frame["blob"], strict=True)
-        ]
+        parts += zip(frame["version"].tolist(), map(bytes, frame["blob"]), strict=True)
         timeouts += [int(timeout) for timeout in frame["timeout"].tolist() if timeout >= 0]
     with batch.restored(_MovedShard(unite(parts), min(timeouts, default=None))):
         pass

@@ -152,11 +152,8 @@ def compare_partitions(known: dict[str, int], found: Mapping[str, int], query: s
 
 
 def open_transactions(known: Transactions, stable: Offsets, ends: Offsets, now: float) -> Transactions:
-    """Return the start of the oldest open transaction in each partition, and the time of the first look that found it.
-
-    :param known: the result of the look before
-    :param stable: the next offset of readers, which is before the end while a transaction is open
-    """
+    """Return the start of the oldest open transaction in each partition, and the time of the look that found it."""
+    # ``known``: from the look before; ``stable``: the next offset of readers, before the end while one is open
     found = {partition: (offset, now) for partition, offset in stable.items() if offset < ends.get(partition, 0)}
     return {
         partition: before if (before := known.get(partition, new))[0] == new[0] else new

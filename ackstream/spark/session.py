@@ -41,11 +41,9 @@ ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 def session(
     settings: Settings, name: str, *, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Build (or get) the process's Spark session; ``conf`` wins over all other entries.
-
-    Under ``spark-submit``, it sets master, memory and conf. Otherwise they come from the settings, which win over
-    ``conf/spark-defaults.conf``; ``jars`` must be known before the JVM starts.
-    """
+    """Build (or get) the process's Spark session; ``conf`` wins over all other entries."""
+    # Under ``spark-submit``, it sets master, memory and conf. Otherwise they come from the settings, which win over
+    # ``conf/spark-defaults.conf``; ``jars`` must be known before the JVM starts.
     for key, value in FIXED.items():
         if (given := settings.spark.conf.get(key, value)) != value:
             raise StartError(f"The setting spark.conf has {key} = {given}: remove it. Stored values need {value}.")
@@ -151,11 +149,9 @@ class _Handler:
 
 @contextmanager
 def driver(settings: Settings, name: str) -> Iterator[tuple[SparkSession, threading.Event]]:
-    """Build the session of a program that ``spark-submit`` runs; yield the event that :data:`SIGNALS` set.
-
-    An operator signals the JVM, the parent of Python. It would end at once, in the middle of a batch and without a
-    release of the lease. So it asks Python to stop, and ends after it; Python itself ignores the signals.
-    """
+    """Build the session of a program that ``spark-submit`` runs; yield the event that :data:`SIGNALS` set."""
+    # An operator signals the JVM, the parent of Python. It would end at once, in the middle of a batch and without a
+    # release of the lease. So it asks Python to stop, and ends after it; Python itself ignores the signals.
     stop = threading.Event()
     submitted = SUBMITTED in os.environ
     before = _take_signals(stop) if submitted else {}
@@ -238,11 +234,9 @@ def quick_start(given: str = "") -> str:
 
 @contextmanager
 def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """Start Spark for a block, or use an active session and leave it running; raise LocalError with the remedy.
-
-    The JVM and its Python workers write to ``DATA/logs/spark-NAME.log``; progress is shown on standard error. If the
-    block raises, the JVM is killed.
-    """
+    """Start Spark for a block, or use an active session and leave it running; raise LocalError with the remedy."""
+    # The JVM and its Python workers write to ``DATA/logs/spark-NAME.log``; progress is shown on standard error. If the
+    # block raises, the JVM is killed.
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active

@@ -102,10 +102,8 @@ def read_acks(envelope: Envelope) -> list[Acknowledgement]:
 
 
 def read_issued(envelope: Envelope, *, built_in: bool = False) -> list[Acknowledgement]:
-    """Read an acknowledgement or an aggregate. Raises 400, for a built-in label too.
-
-    ``built_in``: the system wrote it; its aggregates may have these.
-    """
+    """Read an acknowledgement or an aggregate. Raises 400, for a built-in label too."""
+    # ``built_in``: the system wrote it; its aggregates may have these.
     if envelope.topic.subject is not None:
         return [read_ack(envelope)]
     acks = read_acks(envelope)
@@ -211,11 +209,9 @@ _ANSWERS = frozenset({"commands", "messages", "errors"})
 
 
 def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) -> None:
-    """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error.
-
-    ``otherwise``: the error's description for any other message. Raises DittoError 400, also for a label that is not
-    declared, and for a missing or too long correlation-id.
-    """
+    """Check that a device or subscriber may send an answer: an acknowledgement, or a live response or error."""
+    # ``otherwise``: the error's description for any other message. Raises DittoError 400, also for a label that is not
+    # declared, and for a missing or too long correlation-id.
     topic = envelope.topic
     if topic.criterion == "acks":
         for ack in read_issued(envelope):

@@ -38,10 +38,8 @@ def connection_labels(connection_id: str, declared: Sequence[str], issued: Seque
     # ``declared``: by its sources, which may share labels; ``issued``: by its targets; only these may be live-response.
     # DittoError 400 acknowledgement:label.invalid: one does not start with the connection's id and a colon; 409
     # acknowledgement:label.not.unique: two targets issue the same label.
-    labels = ConnectionLabels(
-        tuple(resolve_label(connection_id, label) for label in declared),
-        tuple(resolve_label(connection_id, label) for label in issued),
-    )
+    resolved = (tuple(resolve_label(connection_id, label) for label in own) for own in (declared, issued))
+    labels = ConnectionLabels(*resolved)
     custom = [label for label in labels.issued if label != LIVE_RESPONSE]
     for label in (*labels.declared, *custom):
         if not label.startswith(f"{connection_id}:"):

@@ -117,11 +117,8 @@ def _is_storable(text: str, parsed: Any) -> bool:
 def _channel(value: Any) -> str:
     text = _text(value)
     if text.strip(_BLANKS).lower() not in ("twin", "live"):
-        raise errors.header_invalid(
-            CHANNEL,
-            f"The value '{shown(text)}' of the header 'channel' is not a valid channel.",
-            "The value must either be <twin> or <live>.",
-        )
+        message = f"The value '{shown(text)}' of the header 'channel' is not a valid channel."
+        raise errors.header_invalid(CHANNEL, message, "The value must either be <twin> or <live>.")
     return text
 
 
@@ -147,18 +144,16 @@ def _no_labels(name: str) -> DittoError:
 def _requested_acks(value: Any) -> list[str]:
     labels: list[Any] = [] if value == "null" else _array(REQUESTED_ACKS, value)
     if len(labels) > MOST_LABELS:
-        raise errors.header_invalid(
-            REQUESTED_ACKS, f"The header '{REQUESTED_ACKS}' has more than {MOST_LABELS} labels."
-        )
+        message = f"The header '{REQUESTED_ACKS}' has more than {MOST_LABELS} labels."
+        raise errors.header_invalid(REQUESTED_ACKS, message)
     for label in labels:
         if type(label) is not str:
             raise _no_labels(REQUESTED_ACKS)
         try:
             parse_label(label)
         except DittoError as error:
-            raise errors.header_type_invalid(
-                REQUESTED_ACKS, _text(value), "JSON array of acknowledgement labels"
-            ) from error
+            kind = "JSON array of acknowledgement labels"
+            raise errors.header_type_invalid(REQUESTED_ACKS, _text(value), kind) from error
     return labels
 
 

@@ -130,8 +130,6 @@ class Template(NamedTuple):
         return "".join(texts)
 
 
-# parsing
-
 _STAGE = re.compile(r"""(?:[^|"']|"(?:\\"|[^"])*"|'(?:\\'|[^'])*')*""")
 _CALL = re.compile(r"fn:([a-z0-9-]+)\s*\((.*)\)", re.DOTALL)
 _PARAMETER = re.compile(

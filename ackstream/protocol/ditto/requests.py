@@ -113,31 +113,24 @@ MOST_AMEND_MS = 86_400_000
 
 
 def read_amend(headers: Mapping[str, Any]) -> int:
-    """Return for how many milliseconds after its deadline a request may still succeed; 0: it may not.
-
-    The header ``amend`` is a duration, of which more than a day counts as a day, or ``true`` for :data:`AS_REMEMBERED`:
-    as long as the service remembers decided requests (``correlate.recent_memory``). Raises DittoError 400 otherwise.
-    """
+    """Return for how many milliseconds after its deadline a request may still succeed; 0: it may not."""
+    # The header ``amend`` is a duration, of which more than a day counts as a day, or ``true`` for ``AS_REMEMBERED``:
+    # as long as the service remembers decided requests (``correlate.recent_memory``). Raises DittoError 400 otherwise.
     text = headers.get(names.AMEND, "false")
     if text in ("true", "false"):
         return AS_REMEMBERED if text == "true" else 0
     try:
         return Duration.parse(text).capped(MOST_AMEND_MS)
     except DittoError:
-        raise errors.header_invalid(
-            names.AMEND,
-            f"The value '{shown(text)}' of the header '{names.AMEND}' is no duration.",
-            "Give a duration such as 10m, or true.",
-        ) from None
+        message = f"The value '{shown(text)}' of the header '{names.AMEND}' is no duration."
+        raise errors.header_invalid(names.AMEND, message, "Give a duration such as 10m, or true.") from None
 
 
 def read_quorum(headers: Mapping[str, Any], labels: Sequence[str]) -> dict[str, int] | None:
-    """Return how many of the awaited labels have to be positive, by group; ``None``: all, and none ends the wait.
-
-    The header ``ack-quorum`` is a number, of all labels (the group ``""``), or a JSON object of numbers by group, the
-    part of a label before its first colon: of groups that it does not name, all. Raises DittoError 400: a number is
-    below 1, or above that of the group's labels.
-    """
+    """Return how many of the awaited labels have to be positive, by group; ``None``: all, and none ends the wait."""
+    # The header ``ack-quorum`` is a number, of all labels (the group ``""``), or a JSON object of numbers by group, the
+    # part of a label before its first colon: of groups that it does not name, all. Raises DittoError 400: a number is
+    # below 1, or above that of the group's labels.
     if (text := headers.get(names.ACK_QUORUM)) is None:
         return None
     given: int | dict[str, int] = {}
@@ -160,10 +153,8 @@ _decode_quorum = msgspec.json.Decoder(_Number | dict[Annotated[str, msgspec.Meta
 
 
 def quorum_reached(quorum: Mapping[str, int], labels: Sequence[str], positive: Mapping[str, bool]) -> bool | None:
-    """Return whether a quorum is reached, given which of the labels that have answered are positive.
-
-    ``False``: it cannot be reached any more; ``None``: that is open.
-    """
+    """Return whether a quorum is reached, given which of the labels that have answered are positive."""
+    # ``False``: it cannot be reached any more; ``None``: that is open.
     good, left = Counter[str](), Counter[str]()
     for label in labels:
         group = "" if "" in quorum else label.partition(":")[0]
@@ -252,9 +243,8 @@ def response_matches(request: Request, response: Envelope) -> str | None:
 
 
 def _differs(what: str, found: object, wanted: object, answer: str) -> str:
-    return (
-        f"{what} of {answer} <{shown(found)}> differs from {what[0].lower() + what[1:]} of command <{shown(wanted)}>."
-    )
+    same = what[0].lower() + what[1:]
+    return f"{what} of {answer} <{shown(found)}> differs from {same} of command <{shown(wanted)}>."
 
 
 def message_headers(envelope: Envelope) -> dict[str, str]:

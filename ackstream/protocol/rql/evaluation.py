@@ -158,9 +158,7 @@ def _is_empty(found: Found) -> bool:
     return all(value in (None, "", [], {}) for value in found.values)
 
 
-_SIMPLE = frozenset(
-    {"thingId", "policyId", "definition", "_namespace", "_revision", "_created", "_modified", "_metadata"}
-)
+_SIMPLE = ("thingId", "policyId", "definition", "_namespace", "_revision", "_created", "_modified", "_metadata")
 _ID_PARTS = ("id", "namespace", "name")
 _TOPIC_PARTS = (
     "full", "namespace", "entityName", "group", "channel", "criterion", "action", "subject", "action-subject"

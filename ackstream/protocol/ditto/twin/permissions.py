@@ -113,9 +113,8 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
         lacking = "" if allowed else f"READ of {command.path}, for an entity tag"
     if lacking:
         visible = kind != "retrieve" and access.knows(subjects, thing_id)
-        raise AccessDeniedError(
-            errors.thing_not_modifiable(thing_id) if visible else errors.thing_not_found(thing_id), lacking
-        )
+        error = errors.thing_not_modifiable(thing_id) if visible else errors.thing_not_found(thing_id)
+        raise AccessDeniedError(error, lacking)
 
 
 def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
