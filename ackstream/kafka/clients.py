@@ -11,16 +11,18 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaProducer, errors
-from typing_extensions import Self
 
 from ackstream.errors import AccessRefusedError, ClientError, SettingsError, UnreachableError
 from ackstream.kafka.library import AdaptedConsumer, KeyPartitioner, PatientClient, Sockets, keep_identity
 from ackstream.kafka.login import check_login, guess_protocol, not_allowed, of_login
 from ackstream.kafka.security import java_security, python_security
 from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 BOOTSTRAP_MS = 10_000
 RECONNECT_MS = 1_000

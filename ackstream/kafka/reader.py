@@ -8,17 +8,19 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kafka import TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
-from typing_extensions import Self
 
 from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.login import check_access
 from ackstream.settings import Kafka
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
