@@ -58,7 +58,8 @@ def read_record(
         raise errors.header_invalid(names.REQUESTED_ACKS, "The header 'requested-acks' has no label.")
     required, timeout = headers.get(names.RESPONSE_REQUIRED), headers.get(names.TIMEOUT)
     expected = expectation("record", labels, required, timeout, default_timeout_ms, max_timeout_ms)
-    repeated, course = names.request_reply_headers(headers), read_course(headers, expected[0])
+    repeated = names.request_reply_headers(headers)
+    course = read_course(headers, expected[0])
     return Request(None, "live", "record", *expected, repeated, "records", None, None, "/", *course), headers
 
 
