@@ -94,6 +94,12 @@ def _json_headers(value: bytes | None) -> dict[str, Any]:
     return headers if isinstance(headers, dict) else {}
 
 
+def process(shard: CorrelateShard, records: Iterable[Record], tick: int = 0) -> None:
+    """Let a shard process a batch; its writer keeps the emissions."""
+    for _ in shard.process(Share(list(records)), tick):
+        pass
+
+
 class ShardRun:
     """Feeds a shard of correlate batch by batch; its state goes through bytes in between, as it does in Spark."""
 
@@ -115,9 +121,7 @@ class ShardRun:
         shard = CorrelateShard(self.limits, self.topics, writer, self._slack_ms, self.store)
         if self.state is not None:
             shard.load(*self.state)
-        for _ in shard.process(Share(list(records)), tick):
-            # its writer keeps the emissions
-            pass
+        process(shard, records, tick)
         self.state, self.next_timeout = shard.dump(), shard.next_timeout
         return writer.emissions
 

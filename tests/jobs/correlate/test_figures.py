@@ -17,7 +17,7 @@ from ackstream.observe import metrics
 from ackstream.protocol import ledger
 from ackstream.protocol.ledger import OutcomeRow
 from ackstream.settings import Correlate
-from ackstream.spark.records import Share
+from ackstream.testing.system import process
 from tests.jobs.correlate.shards import Log
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _measured(monkeypatch: pytest.MonkeyPatch, records: list[Record], watermark:
     monkeypatch.setattr(shard_module, "time_ns", lambda: NOW_MS * 1_000_000)
     writer = Writer(TOPICS, "query", 0)
     shard = CorrelateShard(Correlate(), TOPICS, writer)
-    list(shard.process(Share(records), watermark))
+    process(shard, records, watermark)
     shard.dump()
     tally = metrics.Tally()
     shard.measure(tally)
