@@ -31,8 +31,7 @@ from ackstream.protocol.readers import SampleOutcome
 from ackstream.settings import Lake
 
 MAX_BATCH = 100
-MAX_SAMPLES = 10_000
-MAX_BYTES = 64_000_000
+MAX_SAMPLES, MAX_BYTES = 10_000, 64_000_000
 
 
 @dataclass(frozen=True)

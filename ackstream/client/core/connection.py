@@ -1,7 +1,5 @@
 """The connection of a client, injected for tests and ``ackstream.testing``: all that it reads and writes passes it."""
 
-from __future__ import annotations
-
 import heapq
 import inspect
 import os
@@ -15,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from kafka.errors import KafkaError, KafkaTimeoutError
@@ -23,13 +21,9 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from ackstream.client.errors import ForkedError
 from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
-from ackstream.kafka.clients import CLOSE_SECONDS, RESEND_SECONDS, may_pass
 from ackstream.kafka.connection import ClientConnection
 from ackstream.kafka.reader import TopicReader, check_topics
 from ackstream.settings import Kafka
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Guard: TypeAlias = Callable[[Callable[[], None]], None]
 """Runs the loop of a thread, and handles the error that ends it."""
@@ -59,7 +53,7 @@ class Producer:
         except KafkaError as error:
             raise clients.failure(self._kafka, error) from error
 
-    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+    def close(self, timeout: float = clients.CLOSE_SECONDS) -> None:
         """Send buffered records for at most ``timeout`` seconds; the others fail."""
         clients.close_producer(self._producer, timeout)
 
@@ -88,7 +82,7 @@ class Loop:
 class OfOneProcess:
     """Base of objects with threads, which a child of their process does not have: there each use is an error."""
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:
+    def __new__(cls, *_: Any, **__: Any) -> Any:
         """Note the object, for the time after a fork."""
         made = super().__new__(cls)
         _THREADED.add(made)
@@ -271,10 +265,10 @@ class ReliableSender:
         while self._reports:
             sending, error = self._reports.popleft()
             self._count(-1, sending)
-            self.away = may_pass(error)
+            self.away = clients.may_pass(error)
             self.waits &= error is not None
             if self.away and now < sending.give_up_at:
-                self._plan(sending, now + RESEND_SECONDS)
+                self._plan(sending, now + clients.RESEND_SECONDS)
             else:
                 sending.finished(error)
 

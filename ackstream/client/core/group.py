@@ -81,10 +81,10 @@ class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]  # kafka-python
         ]
         found = {}
         for name, given in spread(partitions, known).items():
-            by_topic = [
-                (topic, sorted(each.partition for each in given if each.topic == topic)) for topic in sorted(topics)
-            ]
-            found[name] = ConsumerProtocolAssignment(self.version, [entry for entry in by_topic if entry[1]], b"")
+            by_topic: dict[str, list[int]] = {}
+            for topic, partition in sorted(given):
+                by_topic.setdefault(topic, []).append(partition)
+            found[name] = ConsumerProtocolAssignment(self.version, list(by_topic.items()), b"")
         return found
 
     def on_assignment(self, assignment: Any, generation: int) -> None:  # noqa: ARG002
@@ -191,9 +191,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         expelled, self.expelled = self.expelled, False
         partitions = set(self._consumer.assignment())
         self._progress.keep(partitions)
-        first: dict[TopicPartition, int] = {}
-        for record in records:
-            first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        first = {TopicPartition(one.topic, one.partition): one.offset for one in reversed(list(records))}
         try:
             known = self._progress.positions().keys()
             for partition in partitions if expelled else partitions - known:

@@ -7,8 +7,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent import futures
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,12 +32,8 @@ DELIVERY_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 """How long until a claim is sent again that the broker did not store."""
 
-_RENEWALS = 3
-"""How often a lease is renewed before it would expire."""
-
 DECLARE_SECONDS = 15.0
 REDECLARE_SECONDS = 5.0
-_encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 @dataclass(eq=False)
@@ -59,7 +54,7 @@ class Declaration:
     lost: Callable[[], None] | None = None
     send_at: float = 0.0
     sent: dict[int | None, float] = field(default_factory=dict)
-    future: Future[None] = field(default_factory=Future)
+    future: futures.Future[None] = field(default_factory=futures.Future)
 
     @property
     def held(self) -> bool:
@@ -80,7 +75,8 @@ class Declarer(Closing):
         self._kafka = connection.kafka
         self._topic = self._kafka.topic(TOPIC)
         self._lease_ms = lease_ms
-        self._pause = lease_ms / 1000 / _RENEWALS
+        # two renewals may be lost before the lease expires
+        self._pause = lease_ms / 3_000
         self._declarations = rules.Declarations()
         self._lock = threading.Lock()
         self._own: dict[str, Declaration] = {}
@@ -137,7 +133,7 @@ class Declarer(Closing):
         try:
             now = ask_time(self._producer, self._topic)
             found = consumer.offsets_for_times({partition: now.timestamp - rules.MAX_LEASE_MS})[partition]
-        except (KafkaError, ValueError, FutureTimeout) as error:
+        except (KafkaError, ValueError, futures.TimeoutError) as error:
             self._producer.close(0)
             raise failure(self._kafka, error) from error
         consumer.seek(partition, now.offset if found is None else found.offset)
@@ -179,7 +175,7 @@ class Declarer(Closing):
         claim = rules.Claim(own.labels, own.group, self._lease_ms) if entry is None else entry.renewal()
         # the first of several that renew the same lease: any of them may have been stored
         own.sent.setdefault(claim.until, time.monotonic())
-        self._write(own, _encode(claim))
+        self._write(own, msgspec.json.encode(claim, order="deterministic"))
 
     def _write(self, own: Declaration, value: bytes | None) -> None:
         record = {"key": own.key.encode(), "value": value, "partition": 0}
@@ -190,27 +186,21 @@ class Declarer(Closing):
         own.send_at = time.monotonic() + RETRY_SECONDS
 
 
-_TIMES = 16
-"""The number of records that show the broker's time."""
-_STEP_SECONDS = 1.0
-"""A record that shows a time earlier by this than those before it is a correction of its clock, and is believed."""
-_FRESH_SECONDS = 1.0
-
-
 class BrokerTime:
     """The broker's time by the records that it has stored for this client: it is as late, or later. Thread-safe."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """Know nothing; ``now`` returns monotonic seconds."""
         self._now = now
-        self._ahead: deque[float] = deque(maxlen=_TIMES)
+        self._ahead: deque[float] = deque(maxlen=16)
         self._noted_at = -math.inf
 
     def note(self, metadata: Any) -> None:
         """Note a record that has just been stored."""
         now = self._now()
         ahead = metadata.timestamp / 1000 - now
-        if ahead < max(self._ahead, default=ahead) - _STEP_SECONDS:
+        if ahead < max(self._ahead, default=ahead) - 1.0:
+            # a correction of its clock, which is believed
             self._ahead.clear()
         self._ahead.append(ahead)
         self._noted_at = now
@@ -218,7 +208,7 @@ class BrokerTime:
     @property
     def fresh(self) -> bool:
         """Whether the last record is a second old at most: the clock may have been corrected after it."""
-        return self._now() - self._noted_at <= _FRESH_SECONDS
+        return self._now() - self._noted_at <= 1.0
 
     @property
     def milliseconds(self) -> float | None:
@@ -229,9 +219,9 @@ class BrokerTime:
 def ask_time(producer: Producer, topic: str) -> Any:
     """Store a harmless record in the topic of declarations; return its metadata, which have the broker's time.
 
-    Raises KafkaError, ValueError or a FutureTimeout: it is not stored.
+    Raises KafkaError, ValueError or a TimeoutError of a future: it is not stored.
     """
-    stored: Future[Any] = Future()
+    stored: futures.Future[Any] = futures.Future()
     record: dict[str, Any] = {"key": b"clock", "value": None, "headers": [], "partition": 0}
     producer.put(stored.set_result, stored.set_exception, topic, **record)
     return stored.result(DELIVERY_SECONDS)
@@ -258,7 +248,7 @@ class Labels:
             self._declared = self._declarer.declare(wanted, group=group)
             try:
                 self._declared.future.result(DECLARE_SECONDS)
-            except FutureTimeout:
+            except futures.TimeoutError:
                 raise UnreachableError(
                     f"The broker at {connection.kafka.bootstrap} did not store the declaration of labels within "
                     f"{DECLARE_SECONDS:g} s: look into its log."

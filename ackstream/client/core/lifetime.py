@@ -5,8 +5,6 @@ A client keeps one :class:`Lifetime`, runs its threads with it, and passes the e
 the name ends it. Times and pauses are in one unit of any clock that only goes forward.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -14,15 +12,12 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from ackstream.client.core.connection import Loop, OfOneProcess
 from ackstream.client.errors import ThreadDiedError
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +40,9 @@ of a session that was lost are back."""
 
 def call_handler(handler: Callable[..., Any] | None, *arguments: Any) -> None:
     """Call a handler of the application, if there is one; log its exception."""
-    if handler is None:
-        return
     try:
-        handler(*arguments)
+        if handler is not None:
+            handler(*arguments)
     except Exception:
         log.exception("A handler of the application failed: %r", handler)
 
@@ -327,7 +321,7 @@ class Parts(Generic[R]):
         self._shards: dict[int, tuple[tuple[int, Hashable], dict[int, R]]] = {}
         self._expected = 0
 
-    def add(self, record: R, answer: Hashable = None) -> Self:
+    def add(self, record: R, answer: Hashable = None) -> "Parts[R]":
         """Add a record; ``answer`` distinguishes the answers of one shard."""
         kind = (getattr(record, "parts", 1), answer)
         known, parts = self._shards.get(record.shard, (kind, {}))

@@ -114,9 +114,7 @@ class OffsetProgress:
 
     def begin(self, partition: TopicPartition, offset: int) -> Work | None:
         """Take up a record; return ``None`` if it was taken up before (it is read again after a rebalance)."""
-        known = self._tracked.get(partition)
-        if known is None:
-            known = self._tracked[partition] = _Tracked(offset)
+        known = self._tracked.setdefault(partition, _Tracked(offset))
         if offset < known.next:
             return None
         known.next = offset + 1
@@ -217,13 +215,11 @@ class Answers(ReliableSender):
 
     def _finish(self, correlation_id: str, work: Work, error: BaseException | None) -> None:
         self.release(work)
-        if error is None:
-            self.stored += 1
-            return
-        self.lost += 1
+        self.stored += error is None
+        self.lost += error is not None
         if error is _TAKEN:
             log.warning("Another client has the labels: %s gets no acknowledgement.", correlation_id)
-        else:
+        elif error is not None:
             log.error("Kafka rejected an answer to %s: %s", correlation_id, error)
 
 

@@ -283,8 +283,7 @@ class WriterAcknowledgements(Awaited):
         return sum(last - first + 1 for first, last in self.retained)
 
     def _finish(self, runs: Iterable[Interval], released: int) -> None:
-        new = self._done.merge([*runs, (1, released)] if released > 0 else runs)
-        self._gone.merge(new)
+        self._gone.merge(self._done.merge([*runs, (1, released)] if released > 0 else runs))
 
     def _notify(self, event: ApplicationAcknowledged) -> None:
         """Call the handler about an event, by sample; each reader and sample once, however often it is reported."""

@@ -28,12 +28,8 @@ from ackstream.kafka.clients import may_pass, monotonic_ms
 from ackstream.protocol import readers as reader_records
 from ackstream.protocol.dispositions import NOT_ENTITLED, SESSION_OVER
 from ackstream.protocol.messages import CommandAck, decode_ack
-from ackstream.protocol.readers import WriterStateRequest
 
 log = logging.getLogger(__name__)
-
-NUMBERS_PER_MS = 1_000_000
-"""At stage ``accepted`` the numbers of a session begin with the broker's time of its logon, times this."""
 
 HURRY_SECONDS = 2.0
 """The period at which a waiting publisher requests the acks of messages sent meanwhile."""
@@ -76,8 +72,6 @@ class PublisherLink:
         )
         self._thread.start()
 
-    # -- for the publisher ---------------------------------------------------------------------------------------------
-
     def log_on(self) -> Logon:
         """Begin the session, and withdraw the numbers that no message will have."""
         options, timeout = self._options, self._options.logon_timeout
@@ -90,8 +84,9 @@ class PublisherLink:
             answer = self._answered_logon(headers, timeout)
             found = self._messages.logged_on(answer.seq or 0, answer.highest or 0, answer.takeovers)
         else:
-            # nobody waits for the last number: begin above any used one, even if the file lost its end
-            begin = stored.timestamp * NUMBERS_PER_MS
+            # nobody waits for the last number: with the logon's time in nanoseconds, begin above any used one, even if
+            # the file lost its end
+            begin = stored.timestamp * 1_000_000
             found = self._messages.logged_on(self._store.discarded, begin, self._takeovers(headers, timeout))
         self.life.enter("connected")
         self._logged_on = True
@@ -146,7 +141,7 @@ class PublisherLink:
         except (KafkaError, ValueError) as error:
             log.warning("Kafka did not store a flush of %s; its acks come with their interval: %s", self._name, error)
 
-    def _ask_settle(self, question: WriterStateRequest) -> None:
+    def _ask_settle(self, question: reader_records.WriterStateRequest) -> None:
         try:
             self._connection.producer.send(self._topic, reader_records.write(question), self._connection.name)
         except (KafkaError, ValueError) as error:
@@ -174,8 +169,6 @@ class PublisherLink:
         self._connection.close()
         self.life.close()
         return left
-
-    # -- in the threads ------------------------------------------------------------------------------------------------
 
     def _command(self, headers: Headers, timeout: float | None, error: type[Exception]) -> Any:
         try:

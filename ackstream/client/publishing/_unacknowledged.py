@@ -22,9 +22,6 @@ from ackstream.protocol.dispositions import DUPLICATE, NOT_ENTITLED, WITHDRAWN
 from ackstream.protocol.intervals import Intervals
 from ackstream.protocol.messages import CommandAck
 
-REFUSED_AGAIN_MS = 5_000
-"""When a withdrawal is sent again that Kafka refused like its message."""
-
 log = logging.getLogger(__name__)
 
 
@@ -183,7 +180,8 @@ class UnacknowledgedMessages(Awaited):
                 return
             if refusal is None or message.withdrawn:
                 self._refused.add(seq)
-                self._unstored[seq] = self._clock() + (0 if refusal is None else REFUSED_AGAIN_MS)
+                # a withdrawal that Kafka refused like its message waits
+                self._unstored[seq] = self._clock() + (0 if refusal is None else 5_000)
                 return
         # before it is withdrawn: after a crash in between, it is refused again
         self._return(seq, refusal.reason)

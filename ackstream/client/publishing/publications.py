@@ -3,8 +3,6 @@
 Arguments are checked before a message has a number. The service's headers come last: a repeated name's last one counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
@@ -96,7 +94,7 @@ class FailedMessage(msgspec.Struct, frozen=True):
     context: Any
 
     @classmethod
-    def of(cls, seq: int, reason: str, kept: KeptMessage | None, context: Any) -> FailedMessage:
+    def of(cls, seq: int, reason: str, kept: KeptMessage | None, context: Any) -> "FailedMessage":
         """Return a message with its copy, if there is one."""
         if kept is None or kept.withdrawn:
             return cls(seq, reason, None, None, None, [], None, context)
@@ -150,21 +148,17 @@ def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = No
         named.append((wire.TTL, b"%d" % new.ttl_ms))
     if new.topic is not None:
         named.append((wire.TOPIC, encoded("topic", new.topic)))
-    named += _requests(new)
+    check_type("cid", new.cid, str, optional=True)
+    check_type("ack_immediately", new.ack_immediately, bool)
+    asked = list(dict.fromkeys(names("acks", new.acks, AckType)))
+    named += [(wire.ACK, ",".join(asked).encode())] if asked else []
+    named += [(wire.CID, encoded("cid", new.cid))] if new.cid is not None else []
+    named += [(wire.ACK_IMMEDIATELY, b"true")] if new.ack_immediately else []
     message = KeptMessage(new.value, named, new.key)
     size = message.size + _PER_HEADER * len(named)
     if size > MAX_RECORD_BYTES - _OVERHEAD - 8 * MAX_CLIENT_CHARACTERS:
         raise MessageTooLargeError("message too large", f"A message of {size} bytes")
     return message
-
-
-def _requests(new: NewMessage) -> Headers:
-    check_type("cid", new.cid, str, optional=True)
-    check_type("ack_immediately", new.ack_immediately, bool)
-    asked = list(dict.fromkeys(names("acks", new.acks, AckType)))
-    headers = [(wire.ACK, ",".join(asked).encode())] if asked else []
-    headers += [(wire.CID, encoded("cid", new.cid))] if new.cid is not None else []
-    return [*headers, (wire.ACK_IMMEDIATELY, b"true")] if new.ack_immediately else headers
 
 
 class Publications:

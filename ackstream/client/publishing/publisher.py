@@ -1,13 +1,11 @@
 """Publishing messages that are kept until they are acknowledged."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ackstream.client.core.arguments import check_length, check_word, takes
 from ackstream.client.core.connection import connection_of
@@ -16,18 +14,14 @@ from ackstream.client.core.storage import KeptMessage, PublishStore, Synchronous
 from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import AcknowledgementTimeout, FlushTimeout, PublisherClosedError
 from ackstream.client.options import PublisherOptions
+from ackstream.client.publishing import publications
 from ackstream.client.publishing._acks import SETTLE_TIMEOUT, WriterAcknowledgements
 from ackstream.client.publishing._publisher_link import PublisherLink
 from ackstream.client.publishing._unacknowledged import UnacknowledgedMessages
-from ackstream.client.publishing.publications import AwaitedMessage, NewMessage, Open, Stage, described, message_of
+from ackstream.client.publishing.publications import AwaitedMessage, NewMessage, Open, PublishStatistics, Receipt, Stage
 from ackstream.errors import ClientError, InconsistentQosError
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.messages import MAX_CLIENT_CHARACTERS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ackstream.client.publishing.publications import PublishStatistics, Receipt
 
 
 class Publisher(Client):
@@ -124,7 +118,7 @@ class Publisher(Client):
         """
         future, headers = self._traced(message.headers)
         try:
-            self._publish([(message_of(message, headers), Open(future, message.context))], message.timeout)
+            self._publish([(publications.message_of(message, headers), Open(future, message.context))], message.timeout)
         except ClientError:
             future.cancel()
             raise
@@ -150,7 +144,7 @@ class Publisher(Client):
         own = [*headers]
         traced = [(NewMessage(value, topic=topic, key=key, ttl_ms=ttl_ms), *self._traced(own)) for value in values]
         try:
-            new = [(message_of(one, named), Open(future, None)) for one, future, named in traced]
+            new = [(publications.message_of(one, named), Open(future, None)) for one, future, named in traced]
         except ClientError:
             for _, future, _ in traced:
                 future.cancel()
@@ -166,7 +160,7 @@ class Publisher(Client):
     def _traced(self, headers: Iterable[tuple[str, bytes]]) -> tuple[Future[Receipt], list[tuple[str, bytes]]]:
         future: Future[Receipt] = Future()
         own = {"messaging.client.id": self._name}
-        return future, [*headers, *trace_sending("PRODUCER", self._topic, own, future, described)]
+        return future, [*headers, *trace_sending("PRODUCER", self._topic, own, future, publications.described)]
 
     def _publish(self, new: list[tuple[KeptMessage, Open]], timeout: float | None) -> None:
         readers, until = self._readers, None if timeout is None else time.monotonic() + timeout

@@ -32,7 +32,6 @@ MAX_READY, MAX_READY_BYTES = 1_000, 32_000_000
 """While this many messages or bytes are waiting for the application, no more are fetched."""
 
 FETCHED_AT_ONCE = 100
-REPORT_SECONDS = 1.0
 
 
 class QueueLink:
@@ -105,7 +104,7 @@ class QueueLink:
             sent = self._send(records) if records else None
         if sent is not None:
             with suppress(KafkaError):
-                sent.get(timeout=REPORT_SECONDS)
+                sent.get(timeout=1.0)
         return message
 
     def halt(self, *, halted: bool) -> None:

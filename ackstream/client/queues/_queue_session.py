@@ -16,9 +16,6 @@ from ackstream.protocol.readers import SampleOutcome
 MAX_MISSING = 1_000
 """The most deliveries that one record reports as lost."""
 
-MAX_PASSED_OVER = 100_000
-"""How far back answers are reported as lost: a number may be anything."""
-
 MAX_BATCH = 1_000
 """The most messages settled by one record, which stays far smaller than Kafka's limit."""
 
@@ -110,7 +107,8 @@ class QueueSession:
         if record.number <= self._last:
             self._counts["copies"] += 1
             return None
-        if passed := range(max(self._last + 1, record.number - MAX_PASSED_OVER), record.number):
+        # only so many: a number may be anything
+        if passed := range(max(self._last + 1, record.number - 100_000), record.number):
             self._missing += passed
             self._counts["missing"] += len(passed)
         self._last = record.number

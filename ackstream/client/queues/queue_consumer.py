@@ -119,8 +119,6 @@ class QueueConsumer(Client):
             guard = partial(self._ending.handle, over=stopped.is_set)
             self._ending.start(connection.loop(step, name, stopped, guard, lambda: None))
 
-    # -- for the application ------------------------------------------------------------------------------------------
-
     def receive(self, timeout: float | None = None) -> QueueMessage | None:
         """Return the next message; where the library settles, the one that this thread received before is accepted.
 
@@ -178,8 +176,6 @@ class QueueConsumer(Client):
     def _finish(self) -> None:
         self._link.close()
         self._life.close()
-
-    # -- settling ------------------------------------------------------------------------------------------------------
 
     def _handle_all(self, handler: Callable[[list[QueueMessage]], object], most: int) -> None:
         while (first := self._link.next(None)) is not None:

@@ -1,7 +1,5 @@
 """Messages of a work queue, read from Kafka, or from the table ``messages`` if they are deleted or unreadable there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
@@ -13,7 +11,6 @@ from ackstream.client.core.arguments import names
 from ackstream.client.core.connection import Connection
 from ackstream.client.core.messages import Message
 from ackstream.client.reading import samples
-from ackstream.client.reading.samples import Sample
 from ackstream.errors import InconsistentQosError, OutcomeNotEnabledError
 from ackstream.kafka.reader import Place, TopicReader
 from ackstream.protocol.queues import MessageDelivered, Settlement
@@ -40,7 +37,7 @@ class QueueMessage(Message):
     _link: Any = field(repr=False)
 
     @classmethod
-    def of(cls, content: Sample, delivery: MessageDelivered, settle: Settle, link: Any) -> QueueMessage:
+    def of(cls, content: samples.Sample, delivery: MessageDelivered, settle: Settle, link: Any) -> "QueueMessage":
         """Return the delivery of a message that was fetched; ``link``: the ``QueueLink`` of its consumer."""
         message = {each.name: getattr(content, each.name) for each in fields(Message)}
         if FOR_QUEUE in content.headers:
@@ -158,7 +155,7 @@ class MessageFetcher:
         """Disconnect."""
         self._reader.close()
 
-    def fetch(self, deliveries: Sequence[MessageDelivered]) -> dict[str, Sample]:
+    def fetch(self, deliveries: Sequence[MessageDelivered]) -> dict[str, samples.Sample]:
         """Return the messages by id, without those that cannot be read (:attr:`absence`); an error is to be retried."""
         wanted = {(delivery.topic, delivery.partition, delivery.offset): delivery for delivery in deliveries}
         self.offline.clear()

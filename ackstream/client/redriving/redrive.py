@@ -4,14 +4,14 @@ A letter and its row in the audit are sent in one transaction of Kafka. So a let
 a run that is killed leaves neither. The transactional id is one for the system: a second run ends the first.
 """
 
-from __future__ import annotations
-
 import getpass
 import math
 import os
 import re
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kafka import errors
 
 from ackstream.client.errors import RedriveStopped
-from ackstream.client.redriving.letters import AT_ONCE, all_of, chunks, contents, from_tables, from_topic, letter_of
+from ackstream.client.redriving import letters as dead
 from ackstream.errors import BadParameterError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.library import end_transaction, is_fenced, partition_of, producer_identity
@@ -31,10 +31,6 @@ from ackstream.protocol.ledger import AuditRow, LedgerRecord, encode, read
 from ackstream.protocol.messages import CommandAck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from ackstream.client.redriving.letters import Content, Letter
     from ackstream.settings import Settings
 
 FEW, PART = 10, 0.1
@@ -77,7 +73,7 @@ class RedriveReport:
 
 
 def redrive(
-    settings: Settings,
+    settings: "Settings",
     *,
     where: str = "true",
     source: str | None = None,
@@ -111,7 +107,7 @@ def redrive(
     with TopicReader(clients.connect_consumer(settings.kafka, None, auto_offset_reset="earliest")) as reader:
         reads = [settings.kafka.topic(AUDIT), *([source] if source else [])]
         check_topics(reader.consumer, settings.kafka, reads=reads, writes=[to] if to else [])
-        letters = from_topic(reader, source, where) if source else from_tables(settings.lake, where)
+        letters = dead.from_topic(reader, source, where) if source else dead.from_tables(settings.lake, where)
         report.chosen = len(letters)
         if dry_run:
             report.redriven = len(_left(settings, reader, letters, report))
@@ -122,7 +118,9 @@ def redrive(
     return report
 
 
-def _left(settings: Settings, reader: TopicReader, letters: Iterable[Letter], report: RedriveReport) -> list[Letter]:
+def _left(
+    settings: "Settings", reader: TopicReader, letters: Iterable[dead.Letter], report: RedriveReport
+) -> list[dead.Letter]:
     """Return the letters that no run has sent; one that persist refused counts as not sent."""
     from ackstream.lake.reading import database, views  # noqa: PLC0415 - other clients need no tables
 
@@ -131,7 +129,7 @@ def _left(settings: Settings, reader: TopicReader, letters: Iterable[Letter], re
     # the topic may have had fewer partitions when earlier rows were written
     partitions = {partition_of(KEY, count) for count in range(1, number + 1)}
     done: dict[str, str | None] = {}
-    for record in all_of(reader, partitions, topic):
+    for record in dead.all_of(reader, partitions, topic):
         row = read(record.value) if record.key == KEY else None
         if row is not None and row.audit is not None and row.audit.event == EVENT:
             done[row.id] = row.audit.command
@@ -157,7 +155,7 @@ class _Run(clients.Closing):
     """Sends letters and their rows of the audit in transactions, and counts those that come back."""
 
     def __init__(
-        self, settings: Settings, reader: TopicReader, source: str | None, to: str | None, report: RedriveReport
+        self, settings: "Settings", reader: TopicReader, source: str | None, to: str | None, report: RedriveReport
     ) -> None:
         """Begin; an earlier run of this system ends."""
         kafka = settings.kafka
@@ -182,10 +180,10 @@ class _Run(clients.Closing):
         self._returning.close()
         clients.close_producer(self._producer)
 
-    def send(self, letters: Sequence[Letter], rate: float, progress: Callable[[RedriveReport], None]) -> None:
+    def send(self, letters: Sequence[dead.Letter], rate: float, progress: Callable[[RedriveReport], None]) -> None:
         """Send letters; raise RedriveStopped if too many come back, or if another run has begun."""
         turn = time.monotonic()
-        for chunk in chunks(letters, max(1, min(AT_ONCE, int(rate)))):
+        for chunk in dead.chunks(letters, max(1, min(dead.AT_ONCE, int(rate)))):
             self._count(turn)
             turn = max(turn, time.monotonic()) + len(chunk) / rate
             try:
@@ -197,10 +195,10 @@ class _Run(clients.Closing):
             progress(self._report)
             self._count(time.monotonic())
 
-    def _available(self, letters: Sequence[Letter]) -> list[tuple[Letter, str, Content]]:
+    def _available(self, letters: Sequence[dead.Letter]) -> list[tuple[dead.Letter, str, dead.Content]]:
         """Return the letters that can be sent, with the topic and the content of each; report the others."""
-        found, known = contents(self._reader, self._lake, letters), self._reader.consumer.topics()
-        able: list[tuple[Letter, str, Content]] = []
+        found, known = dead.contents(self._reader, self._lake, letters), self._reader.consumer.topics()
+        able: list[tuple[dead.Letter, str, dead.Content]] = []
         for letter in letters:
             content, topic = found.get(letter.id), self._to or (self._messages if letter.queue else letter.topic)
             exists = topic in known and bool(self._to or not letter.queue or letter.queue in self._queues)
@@ -210,7 +208,7 @@ class _Run(clients.Closing):
                 self._report.unavailable.append(letter.id)
         return able
 
-    def _send(self, letters: Sequence[tuple[Letter, str, Content]]) -> None:
+    def _send(self, letters: Sequence[tuple[dead.Letter, str, dead.Content]]) -> None:
         """Send letters in one transaction; if the broker refuses a record, in several, without its letter."""
         if not letters:
             return
@@ -240,12 +238,12 @@ class _Run(clients.Closing):
             return
         if len(letters) == 1:
             self._report.unavailable.append(letters[0][0].id)
-            return
-        half = len(letters) // 2
-        self._send(letters[:half])
-        self._send(letters[half:])
+        else:
+            half = len(letters) // 2
+            self._send(letters[:half])
+            self._send(letters[half:])
 
-    def _submit(self, letter: Letter, topic: str, content: Content) -> Any:
+    def _submit(self, letter: dead.Letter, topic: str, content: dead.Content) -> Any:
         """Send a letter and its row; return the future of the letter."""
         headers = [(name, value) for name, value in content.headers if name != record_headers.REDRIVEN_FROM]
         headers.append((record_headers.REDRIVEN_FROM, letter.id.encode()))
@@ -305,5 +303,5 @@ def came_back(record: Any, sent: AbstractSet[str], publisher: str) -> bool:
     reason = _AT_END.search(headers.get(record_headers.REASON, ""))
     names = (record_headers.TOPIC, record_headers.PARTITION, record_headers.OFFSET)
     place = "-".join(headers.get(name, "") for name in names)
-    original = "{}-{}-{}".format(*letter_of(record).place)
+    original = "{}-{}-{}".format(*dead.letter_of(record).place)
     return not sent.isdisjoint({place, original, headers.get(record_headers.MESSAGE), reason and reason[1]})

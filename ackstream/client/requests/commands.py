@@ -18,14 +18,13 @@ from ackstream.protocol.ditto.topics import TopicPath
 from ackstream.protocol.ditto.twin.access import signature
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import NOT_FOUND, DittoError, shown
-from ackstream.protocol.record_headers import CORRELATION_ID
 from ackstream.settings.security import Secret
 
 Channel = Literal["twin", "live"]
 Action = Literal["create", "retrieve", "modify", "merge", "delete"]
 MERGE_PATCH = "application/merge-patch+json"
 _OF_REQUEST = {
-    *(CORRELATION_ID, REQUESTED_ACKS, TIMEOUT, RESPONSE_REQUIRED, wire.CE_REQUESTED_ACKS, wire.CE_TIMEOUT),
+    *(wire.CORRELATION_ID, REQUESTED_ACKS, TIMEOUT, RESPONSE_REQUIRED, wire.CE_REQUESTED_ACKS, wire.CE_TIMEOUT),
     *(wire.REPLY_TO, wire.SPRING_REPLY_TOPIC, wire.SPRING_REPLY_PARTITION),
 }
 """Record headers that decide how a request is answered."""
@@ -145,11 +144,11 @@ def address(
     """
     headers = dict(command.headers)
     # a program may have written the name in any case
-    given = [headers.pop(name) for name in command.headers if name.lower() == CORRELATION_ID]
+    given = [headers.pop(name) for name in command.headers if name.lower() == wire.CORRELATION_ID]
     identity = str(correlation_id or next(filter(None, given), None) or uuid.uuid4())
     if is_too_long(identity):
         raise ValueError(f"The correlation-id {shown(identity)!r} has more than {MAX_BYTES:,} bytes in JSON.")
-    headers[CORRELATION_ID] = identity
+    headers[wire.CORRELATION_ID] = identity
     if timeout is not None:
         headers[TIMEOUT] = duration_text(timeout)
     if acks is not None:
@@ -159,34 +158,30 @@ def address(
     return msgspec.structs.replace(command, headers=headers), identity
 
 
-def further_headers(given: Mapping[str, str | bytes]) -> list[tuple[str, bytes]]:
-    """Return an application's own headers of a record; ``BadParameterError``: a name or a type is wrong."""
-    for name, value in given.items():
-        check_type("headers", name, str)
-        check_type(f"headers[{name!r:.80}]", value, bytes if isinstance(value, bytes) else str)
-        if name in _OF_REQUEST:
-            raise BadParameterError(f"headers has {name}, which is the service's own: rename it, or use the argument.")
-    return [(name, encoded("headers", value) if isinstance(value, str) else value) for name, value in given.items()]
-
-
 def address_record(
     headers: Mapping[str, str | bytes], *, timeout: float | str | None, acks: Iterable[str], correlation_id: str | None
 ) -> tuple[Envelope, list[tuple[str, bytes]]]:
     """Return the request of a record with further headers, in place of a command, and its record headers.
 
-    Errors are those of :func:`address` and :func:`further_headers`.
+    Errors are those of :func:`address`, and ``BadParameterError``: the name or the type of a header is wrong.
     """
     asked, _ = address(RECORD, timeout=timeout, acks=acks, correlation_id=correlation_id)
     texts = asked.headers | {REQUESTED_ACKS: json_text(asked.headers[REQUESTED_ACKS])}
-    found = further_headers(headers) + [(name, text.encode()) for name, text in texts.items()]
+    for name, value in headers.items():
+        check_type("headers", name, str)
+        check_type(f"headers[{name!r:.80}]", value, bytes if isinstance(value, bytes) else str)
+        if name in _OF_REQUEST:
+            raise BadParameterError(f"headers has {name}, which is the service's own: rename it, or use the argument.")
+    own = {name: encoded("headers", value) if isinstance(value, str) else value for name, value in headers.items()}
+    found = [*own.items(), *((name, text.encode()) for name, text in texts.items())]
     asked.headers |= headers
     return asked, found
 
 
 def signed(command: Envelope, key: Secret | None) -> tuple[bytes, list[tuple[str, bytes]]]:
     """Return the value and the headers of a command's record, signed if it names its sender and there is a key."""
-    identity, value = command.headers[CORRELATION_ID], encode(command)
-    headers = [(CORRELATION_ID, identity.encode())]
+    identity, value = command.headers[wire.CORRELATION_ID], encode(command)
+    headers = [(wire.CORRELATION_ID, identity.encode())]
     if key is not None and names_sender(command.headers):
         headers.append((wire.ORIGINATOR_SIGNATURE, signature(key.reveal(), identity, value)))
     return value, headers

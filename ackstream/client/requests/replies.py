@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -198,7 +198,8 @@ class Updates(Iterator[Reply]):
         self._bytes = 0
         self._ended = self._dropped = False
         # an iteration that was left is not kept by its open request
-        self.reply.add_done_callback(partial(_give, weakref.ref(self)))
+        alive = weakref.ref(self)
+        self.reply.add_done_callback(lambda _: None if (updates := alive()) is None else updates.give())
 
     def add(self, update: Reply) -> None:
         """Add an update; called by the requester."""
@@ -250,9 +251,3 @@ class Updates(Iterator[Reply]):
         finally:
             # a wait that was interrupted takes no update
             future.cancel()
-
-
-def _give(updates: weakref.ref[Updates], _reply: Future[Reply]) -> None:
-    found = updates()
-    if found is not None:
-        found.give()

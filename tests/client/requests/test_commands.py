@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ackstream.client import Command
-from ackstream.client.requests.commands import address, fields_in, further_headers, retrieval
+from ackstream.client.requests.commands import address, address_record, fields_in, retrieval
 from ackstream.client.requests.replies import Reply
 from ackstream.client.requests.requester import fields_of
 from ackstream.errors import BadParameterError
@@ -172,10 +172,11 @@ def test_an_id_that_the_program_does_not_choose_is_one_that_nobody_guesses():
 
 def test_an_application_has_headers_of_its_own_but_none_that_decide_how_it_is_answered():
     own = {"tenant": "Zürich", "raw": b"\xff", "ce_id": "7", "content-type": "application/avro", "traceparent": "00-1"}
-    assert further_headers(own)[:2] == [("tenant", "Zürich".encode()), ("raw", b"\xff")]
-    assert [name for name, _ in further_headers(own)] == list(own)
+    _, found = address_record(own, timeout=None, acks=["twin"], correlation_id="c")
+    assert found[:2] == [("tenant", "Zürich".encode()), ("raw", b"\xff")]
+    assert [name for name, _ in found] == [*own, "correlation-id", "requested-acks"]
     for name in ("correlation-id", "requested-acks", "ce_requestedacks", "response-required", "kafka_replyTopic"):
         with pytest.raises(BadParameterError, match=f"headers has {name}, which is the service's own"):
-            further_headers({name: "x"})
+            address_record({name: "x"}, timeout=None, acks=["twin"], correlation_id="c")
     with pytest.raises(BadParameterError, match="a surrogate alone is no character"):
-        further_headers({"tenant": "\ud800"})
+        address_record({"tenant": "\ud800"}, timeout=None, acks=["twin"], correlation_id="c")
