@@ -117,15 +117,13 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         ``settle`` is called before partitions may go to others: it notes in ``progress`` the work that is done.
         """
         self.partitions: set[TopicPartition] = set()
-        self.rebalancing = self.expelled = False
+        self.rebalancing = self.expelled = self._left = False
         self._consumer, self._group, self._topics = consumer, group, topics
         self._progress, self._start = progress, start
         self._assignor, self._settle = assignor or Assignor(), settle
         self._committed: dict[TopicPartition, int] = {}
         self._commit_at = 0.0
-        self._changed = threading.Event()
-        self._joined = threading.Event()
-        self._left = False
+        self._changed, self._joined = threading.Event(), threading.Event()
         consumer.subscribe(list(topics), listener=self)
 
     def on_partitions_revoked(self, revoked: Any) -> None:  # noqa: ARG002
@@ -153,17 +151,13 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         self._assignor.busy = partition
 
     def wait_until_joined(self) -> None:
-        """Wait until the group has assigned partitions, perhaps none, or is known to read them with other members.
-
-        Raises UnreachableError: neither within 60 s.
-        """
+        """Wait until partitions, perhaps none, are assigned, or others read them; UnreachableError: neither in 60 s."""
         if self._joined.wait(WARN_SECONDS):
             return
         log.warning(
             "The consumer group %s has assigned no partitions to this member for %g s: it waits for a member that "
             "does not poll, or its coordinator is away.",
-            self._group,
-            WARN_SECONDS,
+            *(self._group, WARN_SECONDS),
         )
         if not self._joined.wait(JOIN_SECONDS - WARN_SECONDS) and not self._reads():
             raise UnreachableError(
@@ -181,10 +175,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
             return False
 
     def follow(self, records: Iterable[Any]) -> bool:
-        """Follow a changed assignment; return whether it has changed.
-
-        To be called after each poll, with the records that are not handled yet.
-        """
+        """Follow a changed assignment, after each poll, with the records not handled yet; return whether it changed."""
         if not self._changed.is_set():
             return False
         self._changed.clear()

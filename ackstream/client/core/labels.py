@@ -151,8 +151,7 @@ class Declarer(Closing):
         key = (record.key or b"").decode("utf-8", "replace")
         entry = self._declarations.apply(key, record.value, record.offset, record.timestamp)
         self._time = record.timestamp
-        own = self._own.get(key)
-        if own is None:
+        if (own := self._own.get(key)) is None:
             return
         if entry is not None and (sent := own.sent.pop(entry.claim.until, None)) is not None:
             own.until = sent + self._lease_ms / 1000
@@ -270,8 +269,7 @@ class Labels:
     @property
     def taken(self) -> bool:
         """Whether another client has one of them; if not, labels that are not held were not renewed in time."""
-        declared = self._declared
-        return declared.future.done() and not declared.granted
+        return self._declared.future.done() and not self._declared.granted
 
     @property
     def ready(self) -> bool:

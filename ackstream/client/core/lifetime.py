@@ -324,11 +324,9 @@ class Parts(Generic[R]):
     def add(self, record: R, answer: Hashable = None) -> "Parts[R]":
         """Add a record; ``answer`` distinguishes the answers of one shard."""
         kind = (getattr(record, "parts", 1), answer)
-        known, parts = self._shards.get(record.shard, (kind, {}))
-        if known != kind:
-            parts = {}
-        parts[getattr(record, "part", 0)] = record
-        self._shards[record.shard] = (kind, parts)
+        if self._shards.setdefault(record.shard, (kind, {}))[0] != kind:
+            self._shards[record.shard] = (kind, {})
+        self._shards[record.shard][1][getattr(record, "part", 0)] = record
         self._expected = record.shards
         return self
 

@@ -18,7 +18,6 @@ from ackstream.protocol import readers
 from ackstream.protocol.dispositions import DUPLICATE
 from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER
-from ackstream.protocol.readers import ApplicationAcknowledged, AutoReason, SamplesDone, WriterState, WriterStateRequest
 
 Takeovers: TypeAlias = Sequence[tuple[str, int]]
 """Those of the answer to a logon (``CommandAck``)."""
@@ -148,7 +147,7 @@ class Callback(msgspec.Struct, frozen=True):
     role: str | None
     seq: int
     response: bytes | None
-    auto: AutoReason | None
+    auto: readers.AutoReason | None
 
     @property
     def valid_response(self) -> bool:
@@ -163,20 +162,20 @@ class WriterAcknowledgements(Awaited):
         self,
         qos: WriterQos,
         writer: str,
-        ask: Callable[[WriterStateRequest], None],
+        ask: Callable[[readers.WriterStateRequest], None],
         handler: Callable[[Callback], object] | None,
     ) -> None:
         super().__init__()
         # the number of the last sample
         self.written = 0
-        self._qos, self._question = qos, WriterStateRequest(writer, qos.required)
+        self._qos, self._question = qos, readers.WriterStateRequest(writer, qos.required)
         self._ask, self._handler = ask, handler
         self._start = 1
         self._done = Intervals()
         # done, or replaced unacknowledged with `keep-last`
         self._gone = Intervals()
         self._notified: dict[str, Intervals] = {}
-        self._state: WriterState | None = None
+        self._state: readers.WriterState | None = None
         self._asked_at = self._answered_at = time.monotonic()
 
     def begin(self, first: int, next_seq: int, holes: Iterable[Interval], timeout: float) -> None:
@@ -192,14 +191,15 @@ class WriterAcknowledgements(Awaited):
             self._finish(new, self._start - 1)
 
     def receive(self, answer: readers.Answer) -> None:
-        if isinstance(answer, ApplicationAcknowledged):
+        if isinstance(answer, readers.ApplicationAcknowledged):
             self._notify(answer)
             return
         with self.changed:
-            if isinstance(answer, WriterState):
+            if isinstance(answer, readers.WriterState):
                 self._state, self._answered_at = answer, time.monotonic()
-            if isinstance(answer, (SamplesDone, WriterState)):
-                self._finish(answer.intervals if isinstance(answer, SamplesDone) else answer.done, answer.released)
+            if isinstance(answer, (readers.SamplesDone, readers.WriterState)):
+                done = answer.intervals if isinstance(answer, readers.SamplesDone) else answer.done
+                self._finish(done, answer.released)
             self.changed.notify_all()
 
     def keep_roles(self) -> None:
@@ -261,7 +261,7 @@ class WriterAcknowledgements(Awaited):
         retained = self.retained
         return retained[0][0] if retained else None
 
-    def fresh_state(self, timeout: float) -> WriterState:
+    def fresh_state(self, timeout: float) -> readers.WriterState:
         """Ask settle for the state of the writer, and wait for the answer."""
         before, roles = self._state, self._qos.required
 
@@ -285,7 +285,7 @@ class WriterAcknowledgements(Awaited):
     def _finish(self, runs: Iterable[Interval], released: int) -> None:
         self._gone.merge(self._done.merge([*runs, (1, released)] if released > 0 else runs))
 
-    def _notify(self, event: ApplicationAcknowledged) -> None:
+    def _notify(self, event: readers.ApplicationAcknowledged) -> None:
         """Call the handler about an event, by sample; each reader and sample once, however often it is reported."""
         with self.changed:
             if event.first > self.written:

@@ -46,8 +46,7 @@ class PublisherLink:
         self.logon: CommandAck | None = None
         self.life = Lifetime(self._end, options.on_error, options.on_connection, f"The publisher {options.name}")
         self._logged_on = self._away = False
-        self._topic, self._options = connection.kafka.topic("app-acks"), options
-        self._name = options.name
+        self._topic, self._options, self._name = connection.kafka.topic("app-acks"), options, options.name
         self._store, self._messages = store, messages
         qos, on_reader_ack = options.writer_qos, options.on_application_acknowledgment
         self.readers: WriterAcknowledgements | None = None
@@ -63,12 +62,9 @@ class PublisherLink:
         self._closing = threading.Event()
         self.closed = self._flushed = False
         self._thread = self.life.thread(self._run, "ackstream-publisher")
+        writes = () if self.readers is None else ("app-acks",)
         self._connection = connection.link(
-            self._name,
-            self._closing,
-            sends="messages",
-            addressed="publisher-acks",
-            writes=() if self.readers is None else ("app-acks",),
+            self._name, self._closing, sends="messages", addressed="publisher-acks", writes=writes
         )
         self._thread.start()
 
@@ -110,8 +106,7 @@ class PublisherLink:
             return
         with self.order:
             for seq in numbers:
-                message = self._messages.resend(seq)
-                if message is not None:
+                if (message := self._messages.resend(seq)) is not None:
                     self.send(seq, message)
 
     def flush(self, timeout: float | None) -> None:
@@ -237,8 +232,7 @@ class PublisherLink:
                 self.life.look(time.monotonic(), away=self._away or bool(self._messages.timer.repeated))
 
     def _receive(self, record: Any) -> None:
-        answer = reader_records.read_answer(record.value)
-        if answer is not None:
+        if (answer := reader_records.read_answer(record.value)) is not None:
             if self.readers is not None:
                 self.readers.receive(answer)
             return

@@ -146,8 +146,7 @@ class UnacknowledgedMessages(Awaited):
 
     def resend(self, seq: int) -> KeptMessage | None:
         with self.changed:
-            message = self._messages.get(seq)
-            if message is not None:
+            if (message := self._messages.get(seq)) is not None:
                 self._counts["resent"] += 1
                 self._unstored[seq] = None
             return message
@@ -175,8 +174,7 @@ class UnacknowledgedMessages(Awaited):
         """
         with self.changed:
             self._unstored.pop(seq, None)
-            message = self._messages.get(seq)
-            if message is None:
+            if (message := self._messages.get(seq)) is None:
                 return
             if refusal is None or message.withdrawn:
                 self._refused.add(seq)
@@ -262,8 +260,7 @@ class UnacknowledgedMessages(Awaited):
                 entry.future.set_result(receipt)
             if not windowed or seq == good[-1]:
                 call_handler(self._options.on_receipt, receipt)
-        entry = opened.get(last)
-        if entry is not None and refusal is not None:
+        if refusal is not None and (entry := opened.get(last)) is not None:
             entry.future.set_exception(RefusedError.of(refusal, f"Message {last}"))
         return admitted
 

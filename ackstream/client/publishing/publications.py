@@ -74,8 +74,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 def described(receipt: Receipt) -> tuple[dict[str, Any], None]:
     """Return the attributes of a receipt in the trace of its message."""
-    names = ("seq", "stage", "duplicate")
-    return {f"ackstream.{name}": getattr(receipt, name) for name in names}, None
+    return {f"ackstream.{name}": getattr(receipt, name) for name in ("seq", "stage", "duplicate")}, None
 
 
 class FailedMessage(msgspec.Struct, frozen=True):
@@ -146,8 +145,7 @@ def message_of(new: NewMessage, headers: Iterable[tuple[str, bytes]] | None = No
         if type(new.ttl_ms) is not int or new.ttl_ms < 0:
             raise BadParameterError(f"ttl_ms is {new.ttl_ms!r:.80}: give whole milliseconds, 0 or more.")
         named.append((wire.TTL, b"%d" % new.ttl_ms))
-    if new.topic is not None:
-        named.append((wire.TOPIC, encoded("topic", new.topic)))
+    named += [(wire.TOPIC, encoded("topic", new.topic))] if new.topic is not None else []
     check_type("cid", new.cid, str, optional=True)
     check_type("ack_immediately", new.ack_immediately, bool)
     asked = list(dict.fromkeys(names("acks", new.acks, AckType)))
@@ -175,11 +173,9 @@ class Publications:
             return self.withdrawal(seq, seq, self._ack)
         kept, number = dict(message.headers), b"%d" % seq
         headers = [header for header in message.headers if header[0] != wire.ACK]
-        if message.key is not None:
-            headers.append((wire.KEY, message.key))
+        headers += [(wire.KEY, message.key)] if message.key is not None else []
         asked = [ack for ack in kept.get(wire.ACK, b"").split(b",") if ack in _ACK_TYPES]
-        if asked and wire.CID not in kept:
-            headers.append((wire.CID, number))
+        headers += [(wire.CID, number)] if asked and wire.CID not in kept else []
         asked += [self._ack] if self._ack not in asked else []
         return [*headers, *self._own, (wire.SEQ, number), (wire.ACK, b",".join(asked))]
 
@@ -191,13 +187,9 @@ class Publications:
         """Return a logon's headers; ``first`` is the first number kept or next; each third of ``window`` is acked."""
         named = (wire.CID, cid.encode()), (wire.ACK, b"processed"), (wire.WINDOW, b"%d" % window)
         headers = self._command(b"logon", *named)
-        if store:
-            headers.append((wire.STORE, store.encode()))
-        if first is not None:
-            headers.append((wire.FIRST, b"%d" % first))
-        if conflation_ms is not None:
-            headers.append((wire.ACK_CONFLATION, b"%dms" % conflation_ms))
-        return headers
+        headers += [(wire.STORE, store.encode())] if store else []
+        headers += [(wire.FIRST, b"%d" % first)] if first is not None else []
+        return headers + ([(wire.ACK_CONFLATION, b"%dms" % conflation_ms)] if conflation_ms is not None else [])
 
     def flush(self, cid: str) -> Headers:
         """Return the headers of a flush, which is answered when everything before it is stored or refused."""

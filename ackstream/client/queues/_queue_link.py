@@ -23,7 +23,6 @@ from ackstream.kafka.clients import Failures, may_pass, monotonic_ms
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.queues import Alive, Bind, MessageDelivered, QueueRequest, SettleMessages
 from ackstream.protocol.readers import SampleOutcome
 
 log = logging.getLogger(__name__)
@@ -47,13 +46,13 @@ class QueueLink:
         self.changed = threading.Condition()
         self._options, self._life, self._settle = options, life, settle
         session, outcomes = secrets.randbits(53), outcomes_of(options.mode, options.outcomes)
-        self._bind = Bind(options.queue, options.name, session, options.backlog, outcomes)
+        self._bind = queues.Bind(options.queue, options.name, session, options.backlog, outcomes)
         self._asking = 0
         self._session = self._new_session(stopped=False)
         self.stopped, self._closing = threading.Event(), threading.Event()
-        self._unsent: deque[QueueRequest] = deque()
+        self._unsent: deque[queues.QueueRequest] = deque()
         self._send_failures, self._fetch_failures, self._stuck = Failures(), Failures(), Lasting()
-        self._delivered: list[MessageDelivered] = []
+        self._delivered: list[queues.MessageDelivered] = []
         self._ready: deque[QueueMessage] = deque()
         self._ready_bytes = 0
         with ExitStack() as stack:
@@ -64,10 +63,8 @@ class QueueLink:
             self._fetcher = MessageFetcher(connection, options.lake)
             stack.callback(self._fetcher.close)
             self._connections = stack.pop_all()
-        self._threads = [
-            life.thread(self._receive_all, "ackstream-queue"),
-            life.thread(self._keep_session, "ackstream-queue-alive"),
-        ]
+        works = {"ackstream-queue": self._receive_all, "ackstream-queue-alive": self._keep_session}
+        self._threads = [life.thread(run, name) for name, run in works.items()]
 
     def start(self, timeout: float) -> None:
         for thread in self._threads:
@@ -115,14 +112,14 @@ class QueueLink:
             self._send(self._session.due(monotonic_ms()))
             self.changed.notify_all()
 
-    def settle(self, delivery: MessageDelivered, outcome: SampleOutcome) -> None:
+    def settle(self, delivery: queues.MessageDelivered, outcome: SampleOutcome) -> None:
         with self.changed:
             self._send(self._session.settle(delivery, outcome, monotonic_ms()))
 
-    def lease_left(self, delivery: MessageDelivered) -> int | None:
+    def lease_left(self, delivery: queues.MessageDelivered) -> int | None:
         return self._session.lease_left(delivery, monotonic_ms())
 
-    def work_on(self, delivery: MessageDelivered) -> None:
+    def work_on(self, delivery: queues.MessageDelivered) -> None:
         with self.changed:
             self._send(self._session.working(delivery, monotonic_ms()))
 
@@ -154,9 +151,8 @@ class QueueLink:
             self._pop_ready()
         return bool(self._ready)
 
-    def _has_expired(self, delivery: MessageDelivered) -> bool:
-        expired = self._session.expire(delivery, monotonic_ms())
-        if expired:
+    def _has_expired(self, delivery: queues.MessageDelivered) -> bool:
+        if expired := self._session.expire(delivery, monotonic_ms()):
             remedy = "give the queue a longer lease, or the consumer a smaller backlog"
             log.warning("The lease of %s ended before the application asked for it: %s.", delivery.message, remedy)
         return expired
@@ -180,7 +176,7 @@ class QueueLink:
                     )
             self._closing.wait(POLL_MS / 1000)
 
-    def _send(self, records: Iterable[QueueRequest]) -> Any:
+    def _send(self, records: Iterable[queues.QueueRequest]) -> Any:
         """Send records after those that Kafka did not take before; return the future of the last; with the lock."""
         self._unsent.extend(records)
         sent = None
@@ -195,9 +191,9 @@ class QueueLink:
                 self._unsent.appendleft(record)
                 return None
             # others are repeated anyway; the application repeats reports of work, which are refused after a settlement
-            if isinstance(record, SettleMessages) and record.outcome != "working":
+            if isinstance(record, queues.SettleMessages) and record.outcome != "working":
                 sent.add_errback(partial(self._not_stored, partial(self._unsent.append, record)))
-            elif isinstance(record, Alive) and record.missing:
+            elif isinstance(record, queues.Alive) and record.missing:
                 sent.add_errback(partial(self._not_stored, partial(self._session.not_stored, record)))
                 sent.add_callback(partial(self._session.stored, record))
         return sent
@@ -229,7 +225,7 @@ class QueueLink:
             self.changed.notify_all()
         if over is not None:
             self._start_again(over.reason)
-        elif isinstance(news, MessageDelivered):
+        elif isinstance(news, queues.MessageDelivered):
             self._delivered.append(news)
         elif news is not None:
             log.info("Settling %s as %s had no effect: %s.", news.message, news.outcome, news.reason)

@@ -30,8 +30,7 @@ class AckBatches:
                 f"Batches of {size} after {timeout_ms} ms: at least 1, and more than 0 ms for more than 1, are needed."
             )
         self._identity = (bind.queue, bind.consumer, bind.session)
-        self._size = min(size, MAX_BATCH)
-        self._timeout_ms = timeout_ms
+        self._size, self._timeout_ms = min(size, MAX_BATCH), timeout_ms
         self._waiting: list[str] = []
         self.deadline: int | None = None
 

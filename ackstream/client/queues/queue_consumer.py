@@ -189,8 +189,7 @@ class QueueConsumer(Client):
                 raised = True
                 names = ", ".join(message.id for message in messages)
                 log.exception("The handler of queue %s failed for message %s.", self._queue, names)
-            outcome = after_handler(self._mode, raised=raised)
-            if outcome is not None:
+            if (outcome := after_handler(self._mode, raised=raised)) is not None:
                 for message in messages:
                     self._settle_or_warn(message, outcome)
 

@@ -145,11 +145,10 @@ class MessageFetcher:
         self.offline: set[int] = set()
         """The partitions that had no leader at the last fetch: their messages are there later."""
         self._reader = TopicReader(connection.consumer(connection.kafka.topic("messages"), fetch_max_wait_ms=50))
-        self.absence = (
-            "is neither in Kafka nor in the table messages"
-            if lake is not None
-            else "cannot be read from Kafka: give the consumer the lake of the settings, whose table messages has it"
-        )
+        self.absence = "is neither in Kafka nor in the table messages"
+        if lake is None:
+            remedy = "give the consumer the lake of the settings, whose table messages has it"
+            self.absence = f"cannot be read from Kafka: {remedy}"
 
     def close(self) -> None:
         """Disconnect."""

@@ -92,13 +92,11 @@ def from_tables(lake: Lake, where: str) -> list[Letter]:
     from ackstream.lake import reading  # noqa: PLC0415 - other clients need no tables
 
     with reading.database(lake, _TABLES) as connection:
-        parts = [_TABLES[name] for name in sorted(reading.views(connection))]
-        if not parts:
+        if not (parts := [_TABLES[name] for name in sorted(reading.views(connection))]):
             return []
         rows = _selected(connection, f"SELECT {_COLUMNS} FROM ({' UNION ALL '.join(parts)}) WHERE {where}", where)  # noqa: S608 - the condition is the operator's
     # a replayed batch may write a row twice
-    found = {row[0]: Letter(*row) for row in rows}
-    return sorted(found.values(), key=lambda letter: letter.place)
+    return sorted({row[0]: Letter(*row) for row in rows}.values(), key=lambda letter: letter.place)
 
 
 def from_topic(reader: TopicReader, topic: str, where: str) -> list[Letter]:

@@ -11,7 +11,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -294,7 +293,7 @@ def user() -> str:
         return str(os.getuid())
 
 
-def came_back(record: Any, sent: AbstractSet[str], publisher: str) -> bool:
+def came_back(record: Any, sent: set[str], publisher: str) -> bool:
     """Return whether a record is the dead letter of a record in ``sent``, or refuses a message of a publisher."""
     if record.key == publisher.encode():
         answer = _read_answer(record.value)

@@ -78,10 +78,7 @@ class OpenRequest:
 
 
 class OpenRequests:
-    """All open requests. Safe to use from several threads.
-
-    ``on_amended`` is called with the second reply to a request that is amendable, and ended by timeout.
-    """
+    """All open requests; ``on_amended`` gets second replies to amendable ones that ended by timeout. Thread-safe."""
 
     def __init__(self, on_amended: Callable[[Reply], object] | None = None) -> None:
         self._on_amended = on_amended
@@ -143,10 +140,7 @@ class OpenRequests:
             return reply.reply_id == request.reply_id
 
     def answer(self, key: bytes, reply: Reply) -> OpenRequest | None:
-        """End the request that is open and return it; an update is given to it, and leaves it open.
-
-        ``None``: a duplicate, or no request is open.
-        """
+        """End and return the open request; an update leaves it open. ``None``: a duplicate, or no request is open."""
         reply_id = identity = reply.reply_id.encode()
         if reply.is_update:
             identity += b"-%d" % reply.version
@@ -176,8 +170,7 @@ class OpenRequests:
             # the JSON of other requesters' replies is not even decoded; a late duplicate counts as one of them
             self.counts["foreign"] += 1
             return False
-        reply = read_reply(record.headers, record.value, record.timestamp)
-        if reply is None:
+        if (reply := read_reply(record.headers, record.value, record.timestamp)) is None:
             self.counts["malformed"] += 1
             log.warning("A record of %s lacks the headers of a reply (offset %s).", record.topic, record.offset)
         elif reply.completed_by == "amended" and identity in self._amendable:

@@ -79,15 +79,10 @@ class Requester(Client):
     @property
     def statistics(self) -> replies.RequesterStatistics:
         """The counts since the start."""
-        counts = self._requests.counts
-        others = {
-            "open": len(self._requests),
-            "malformed": counts["malformed"] + self._reader.skipped,
-            "unreadable": self._reader.unreadable,
-        }
-        return replies.RequesterStatistics(
-            **{name: counts[name] for name in replies.RequesterStatistics.__struct_fields__} | others
-        )
+        counts = {name: self._requests.counts[name] for name in replies.RequesterStatistics.__struct_fields__}
+        counts |= {"open": len(self._requests), "unreadable": self._reader.unreadable}
+        counts["malformed"] += self._reader.skipped
+        return replies.RequesterStatistics(**counts)
 
     @takes(CommandRequest)
     def send(self, new: CommandRequest) -> Future[replies.Reply]:
