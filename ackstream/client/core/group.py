@@ -213,8 +213,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         if now < self._commit_at or self.rebalancing:
             return
         self._commit_at = now + COMMIT_SECONDS
-        positions = self._progress.positions()
-        if positions != self._committed:
+        if (positions := self._progress.positions()) != self._committed:
             self._consumer.commit_async(_offsets(positions), callback=self._note_commit)
 
     def leave(self, metadata: Callable[[TopicPartition], str] = lambda _partition: "") -> None:

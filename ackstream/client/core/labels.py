@@ -88,8 +88,7 @@ class Declarer(Closing):
             consumer.close()
             raise
         self._reader = TopicReader(consumer)
-        self._time = 0
-        self._forget_at = 0.0
+        self._time, self._forget_at = 0, 0.0
         self._reader.start("ackstream-declarations", self._receive, self._renew)
 
     def declare(

@@ -6,6 +6,8 @@ Source of names and kinds: OpenTelemetry's semantic conventions for messaging.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -13,9 +15,6 @@ from ackstream import __version__
 from ackstream.protocol.record_headers import TRACEPARENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
     from opentelemetry.trace import Span, Tracer
 
 W = TypeVar("W")

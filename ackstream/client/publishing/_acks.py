@@ -73,8 +73,7 @@ class Retransmission:
         self._shortest = ack_timeout_ms
         self._held_back = CONFLATION_MS if conflation_ms is None else conflation_ms
         self._mean: float | None = None
-        self._deviation = 0.0
-        self._answered = 0
+        self._deviation, self._answered = 0.0, 0
         self.repeated: dict[int, int] = {}
         """Unanswered messages that were sent again, and when first: which copy will be answered is unknown."""
         self._burst = 1

@@ -271,10 +271,9 @@ class PublisherLink:
 
 
 def _refusal(seq: int, error: BaseException) -> RefusedError:
+    reason = NOT_ENTITLED if isinstance(error, AuthorizationError) else f"{type(error).__name__}: {error}"
     if isinstance(error, (MessageSizeTooLargeError, RecordListTooLargeError)):
         reason = "message too large"
-    else:
-        reason = NOT_ENTITLED if isinstance(error, AuthorizationError) else f"{type(error).__name__}: {error}"
     found = RefusedError.of(reason, f"Message {seq}")
     found.__cause__ = error
     return found

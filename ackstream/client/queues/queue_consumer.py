@@ -115,9 +115,8 @@ class QueueConsumer(Client):
             raise
         if handling is not None:
             step, name = partial(self._handle_all, *handling), "ackstream-queue-handler"
-            stopped = self._link.stopped
-            guard = partial(self._ending.handle, over=stopped.is_set)
-            self._ending.start(connection.loop(step, name, stopped, guard, lambda: None))
+            guard = partial(self._ending.handle, over=self._link.stopped.is_set)
+            self._ending.start(connection.loop(step, name, self._link.stopped, guard, lambda: None))
 
     def receive(self, timeout: float | None = None) -> QueueMessage | None:
         """Return the next message; where the library settles, the one that this thread received before is accepted.
