@@ -101,19 +101,14 @@ class Bound(_Record, frozen=True, tag_field="type", tag="bound"):
     :ivar lease_ms: how long it may hold a message from the record on that reports it as received (0: for ever)
     :ivar session_ms: the session is lost after this time without a record from the consumer
     :ivar max_lease_ms: how long it may hold a message that its application has got, if it goes on working and there is
-        a lease (0: not known: a service of an earlier release, which begins no lease anew)
+        a lease
     """
 
     number: int
     backlog: int
     lease_ms: int
     session_ms: int
-    max_lease_ms: int = 0
-
-    @property
-    def renews(self) -> bool:
-        """Return whether a lease begins anew with a report of work."""
-        return self.lease_ms > 0 and self.max_lease_ms > 0
+    max_lease_ms: int
 
 
 class MessageDelivered(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="delivered"):

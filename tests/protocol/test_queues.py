@@ -38,13 +38,6 @@ def test_what_a_consumer_hears_is_read_as_it_was_written(record: queues.QueueAns
     assert queues.read_answer(queues.write(record)) == record
 
 
-def test_the_answer_to_a_bind_of_a_release_that_begins_no_lease_anew_is_read() -> None:
-    former = queues.write(Bound("q", "A", 1, 1, 10, 60_000, 30_000, 86_400_000))
-    bound = queues.read_answer(former.replace(b',"max_lease_ms":86400000', b""))
-    assert isinstance(bound, Bound)
-    assert (bound.lease_ms, bound.max_lease_ms, bound.renews) == (60_000, 0, False)
-
-
 @pytest.mark.parametrize(
     "value",
     [

@@ -160,7 +160,7 @@ class QueueSession:
                 " work."
             )
         since, last = self._worked.get(delivery.message, (now_ms, now_ms))
-        if self.bound is None or not self.bound.renews or now_ms - last < self.bound.lease_ms / ALIVE_PER_LEASE:
+        if self.bound is None or not self.bound.lease_ms or now_ms - last < self.bound.lease_ms / ALIVE_PER_LEASE:
             return []
         self._worked[delivery.message] = since, now_ms
         self._begin_lease(delivery.message, self.bound, now_ms)
@@ -168,8 +168,7 @@ class QueueSession:
 
     def _begin_lease(self, message: str, bound: Bound, now_ms: int) -> None:
         since, _ = self._worked.get(message, (now_ms, now_ms))
-        end = now_ms + bound.lease_ms
-        self._lease_ends[message] = min(end, since + bound.max_lease_ms) if bound.renews else end
+        self._lease_ends[message] = min(now_ms + bound.lease_ms, since + bound.max_lease_ms)
 
     def hand_out(self, delivery: MessageDelivered, now_ms: int) -> list[queues.QueueRequest]:
         """Note that the application gets a delivery; return the records that Kafka should have before.
