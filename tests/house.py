@@ -18,27 +18,27 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (2_003, 9),
-    "protocol": (6_543, 31),
-    "kafka": (2_043, 8),
-    "spark": (3_370, 12),
-    "lake": (1_715, 9),
-    "jobs": (10_450, 39),
-    "client": (10_260, 41),
-    "observe": (1_440, 7),
-    "gateway": (5_562, 22),
-    "connectivity": (4_367, 15),
-    "aio": (612, 2),
-    "testing": (807, 4),
-    "local": (1_291, 5),
-    "cli": (2_284, 8),
+    "settings": (1_978, 8),
+    "protocol": (6_487, 31),
+    "kafka": (1_971, 8),
+    "spark": (3_303, 12),
+    "lake": (1_643, 8),
+    "jobs": (10_336, 39),
+    "client": (10_644, 41),
+    "observe": (1_433, 7),
+    "gateway": (5_555, 22),
+    "connectivity": (4_297, 15),
+    "aio": (628, 2),
+    "testing": (773, 4),
+    "local": (1_343, 5),
+    "cli": (2_189, 7),
     "": (191, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_938, 215
+LINES, MODULES = 52_771, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")

@@ -133,8 +133,6 @@ def ask(spark: SparkSession, lake: Lake, name: str, values: Mapping[str, Any] | 
     return spark.sql(question.over(present, lake), **dict(values or {}), **frames)
 
 
-# -- without Spark -----------------------------------------------------------------------------------------------------
-
 MESSAGE_COLUMNS = ("client", "seq", "subject", "key", "value", "headers", "received_at", "topic", "partition", "offset")
 """The columns of ``messages`` in the returned rows."""
 

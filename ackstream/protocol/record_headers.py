@@ -11,8 +11,6 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# -- requests, acknowledgements and replies ----------------------------------------------------------------------------
-
 CORRELATION_ID: Final = "correlation-id"
 REPLY_ID: Final = "reply-id"
 """Id of a reply. In an answer of the twin: the id of the reply to the command that it answers."""
@@ -47,8 +45,6 @@ CE_REQUESTED_ACKS: Final = "ce_requestedacks"
 CE_TIMEOUT: Final = "ce_timeout"
 """The attributes of a CloudEvent that asks for acknowledgements, as Kafka's binary mode names them."""
 
-# -- dead letters ------------------------------------------------------------------------------------------------------
-
 REASON: Final = "reason"
 PARTITION: Final = "partition"
 OFFSET: Final = "offset"
@@ -61,8 +57,6 @@ REDRIVEN_FROM: Final = "redriven-from"
 """Id of the dead letter of which a record is the copy: ``topic-partition-offset``, after its queue and a slash."""
 FOR_QUEUE: Final = "for-queue"
 """The one queue that takes a message which was redriven; it is for no reader, query or other queue."""
-
-# -- publishers' messages and commands, queries and their results ------------------------------------------------------
 
 CLIENT: Final = "client"
 SEQ: Final = "seq"
@@ -85,8 +79,6 @@ PUBLISHER: Final = frozenset(
 )
 """Headers of the topic ``messages`` that are the service's; all others are the application's own."""
 
-# -- headers of the application that the service reads -----------------------------------------------------------------
-
 REQUESTED_ACKS: Final = "requested-acks"
 ENTITY_ID: Final = "ditto-entity-id"
 DMQ_ELIGIBLE: Final = "dmq-eligible"
@@ -97,8 +89,6 @@ ROUTED_BY: Final = "routed-by"
 """Names of the routes that passed the message on, comma-separated."""
 ORIGINAL_WRITER: Final = "original-writer"
 ORIGINAL_SEQ: Final = "original-seq"
-
-# -- queries and their results alone -----------------------------------------------------------------------------------
 
 ID: Final = "id"
 SUB_ID: Final = "sub_id"

@@ -213,8 +213,6 @@ def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
         sys.exit("Spark's JVM has ended, and the job with it.")
 
 
-# -- behind a command --------------------------------------------------------------------------------------------------
-
 COLLECTOR, OTHER_COLLECTOR = "-XX:+UseParallelGC", re.compile(r"-XX:\+Use(?!Parallel)\w+GC\b")
 QUICK_START = f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m {COLLECTOR}"
 """Options for a JVM that lives for minutes, which would never regain the time spent on optimising its code. The code of

@@ -25,7 +25,7 @@ def takes(
     With ``awaits`` they may be coroutine functions.
     """
     known = inspect.signature(options).parameters
-    functions = [name for name, field in known.items() if str(field.annotation).startswith("Callable") and not awaits]
+    functions = [name for name, field in known.items() if "Callable" in str(field.annotation) and not awaits]
 
     def decorate(method: Callable[[S, O], R]) -> Callable[Concatenate[S, P], R]:
         @wraps(method)

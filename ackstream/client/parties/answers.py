@@ -102,7 +102,6 @@ INBOX_SECONDS = 2 * 86_400.0
 """A copy of a request arrives before: no answer counts for more than a day (``correlate.max_timeout``)."""
 INBOX_BYTES = 256 * 1024 * 1024
 
-_VERSION = 1
 _SCHEMA = """
 CREATE TABLE requests (
   place INTEGER PRIMARY KEY, request TEXT NOT NULL UNIQUE, answers BLOB NOT NULL, at REAL NOT NULL
@@ -132,7 +131,7 @@ class Inbox:
     ) -> None:
         """Open the file of a group, or create it; ``failed`` is called with the ``StoreError`` of a later call."""
         lost = "carries requests out again whose answers were not committed"
-        self._file = StoreFile(path, group, what="inbox", version=_VERSION, schema=_SCHEMA, lost=lost)
+        self._file = StoreFile(path, group, what="inbox", version=1, schema=_SCHEMA, lost=lost)
         # a place is the number of bytes up to it
         ((self._place, latest),) = self._file.read("SELECT ifnull(max(place), 0), ifnull(max(at), 0) FROM requests")
         self._failed, self._now, self._began = failed, now, now() - latest

@@ -61,8 +61,6 @@ class ReaderHistory(Awaited):
         self._separation = TimeBasedFilter(qos.minimum_separation_ms)
         self._offsets = OpenOffsets()
 
-    # -- from the topics -----------------------------------------------------------------------------------------------
-
     def begin(self, known: KnownWriter) -> None:
         """Continue with a writer at the sample where this reader stopped, by the settle job."""
         with self.changed:
@@ -159,8 +157,6 @@ class ReaderHistory(Awaited):
         with self.changed:
             return self._offsets.first(partition, position, self.reports, self._arrived)
 
-    # -- for the application -------------------------------------------------------------------------------------------
-
     def await_samples(self, timeout: float | None, *, unread: bool = False) -> bool:
         return self.wait_for(lambda: self._cache.has(unread=unread), timeout)
 
@@ -252,8 +248,6 @@ class ReaderHistory(Awaited):
         with self.changed:
             if conf.writer in self.reports:
                 self.reports[conf.writer].confirm(conf)
-
-    # -- under the lock ------------------------------------------------------------------------------------------------
 
     def _mark_stored(
         self, writer: str, first: int, last: int, refused: Sequence[Interval], session: str | None = None

@@ -256,8 +256,6 @@ class SampleReader(Client):
         self._connected.close()
         self._life.close()
 
-    # -- in the threads ----------------------------------------------------------------------------------------------
-
     def _end(self, error: Exception) -> None:
         """End every wait, and the reports: another reader of the name may have taken over."""
         self._history.end(error)

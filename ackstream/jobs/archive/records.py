@@ -138,9 +138,6 @@ def rows(records: DataFrame, table: str) -> DataFrame:
     return records.select(table).where(f"{table} IS NOT NULL").mapInArrow(_read, TABLES[table].schema)
 
 
-# -- in a worker -------------------------------------------------------------------------------------------------------
-
-
 def _project(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     spare_collections()
     size = 0

@@ -207,10 +207,15 @@ def fail(pending: Pending, error: Exception) -> Decision:
     return _refuse(pending, "error", [], errors.internal_error(type(error).__name__), own)
 
 
-def amend(pending: Pending, decide: Decide) -> Decision | None:
+Amended: TypeAlias = "tuple[Pending, Decision, int]"
+"""A request that has timed out and succeeds nevertheless, its decision, and when that was made."""
+
+
+def amend(pending: Pending, decide: Decide, at: int) -> Amended | None:
     """Decide a request again that late acknowledgements complete; ``None`` if it does not succeed."""
     decision = decide(pending)
-    return msgspec.structs.replace(decision, completed_by="amended") if is_success(decision.status) else None
+    succeeds = is_success(decision.status)
+    return (pending, msgspec.structs.replace(decision, completed_by="amended"), at) if succeeds else None
 
 
 def update(pending: Pending, acks: Sequence[Received], limit: int) -> bytes | None:

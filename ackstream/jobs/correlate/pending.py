@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from operator import attrgetter
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 from msgspec.structs import replace
 
 from ackstream.jobs.correlate import decision, state
-from ackstream.jobs.correlate.decision import Decide, Decision
+from ackstream.jobs.correlate.decision import Amended, Decide
 from ackstream.jobs.correlate.readings import AckReading
 from ackstream.jobs.correlate.state import Pending, Record
 from ackstream.observe.metrics import DEADLINE, OLDEST_REQUEST, OPEN_REQUESTS, Tally
@@ -141,10 +141,6 @@ class PendingRequests:
         return min((state.decode_head(entry.body).started_at for entry in self._shelf.first(FEW)), default=None)
 
 
-Amended: TypeAlias = "tuple[Pending, Decision, int]"
-"""A request that has timed out and succeeds nevertheless, its decision, and when that was made."""
-
-
 class TimedOutRequests:
     """Requests that have timed out, and may be amended by late answers, each until its time."""
 
@@ -175,31 +171,22 @@ class TimedOutRequests:
             if late.timestamp <= end:
                 applied = decision.acknowledge(kept, [late], self._longest_ms)
                 if (decide := decision.count(kept, applied)) is not None:
-                    return self._decided(kept, decide, late.timestamp)
+                    return decision.amend(kept, decide, late.timestamp)
         self.shelf.add([PieceEntry(kept.hash, end, state.encode(kept))])
         return None
 
     def amend(self, reading: AckReading, record: Record) -> Amended | None:
         """Let a late answer count for its request; return the request and its decision if that succeeds now."""
-        entries, kept, amended = [*self.shelf.take(record.hash)], list[PieceEntry](), None
-        try:
-            for entry in entries:
-                pending = state.decode_pending(entry.body)
-                decide = self._apply(pending, reading, record)
-                if decide is None:
-                    kept.append(replace(entry, body=state.encode(pending)))
-                else:
-                    amended = self._decided(pending, decide, record.timestamp)
-        except Exception:
-            kept = entries
-            raise
-        finally:
-            self.shelf.add(kept)
+        kept, amended = list[PieceEntry](), None
+        for entry in self.shelf.take(record.hash):
+            pending = state.decode_pending(entry.body)
+            decide = self._apply(pending, reading, record)
+            if decide is None:
+                kept.append(replace(entry, body=state.encode(pending)))
+            else:
+                amended = decision.amend(pending, decide, record.timestamp)
+        self.shelf.add(kept)
         return amended
-
-    def _decided(self, pending: Pending, decide: Decide, at: int) -> Amended | None:
-        decided = decision.amend(pending, decide)
-        return None if decided is None else (pending, decided, at)
 
     def _apply(self, pending: Pending, reading: AckReading, record: Record) -> Decide | None:
         # an older one is for an earlier use of the id
@@ -212,11 +199,6 @@ class TimedOutRequests:
         with suppress(DittoError):
             return decision.count(pending, decision.apply(pending, reading, record, self._longest_ms))
         return None
-
-    def forget(self, watermark: int) -> None:
-        """Drop those whose time has passed."""
-        for _ in self.shelf.due(watermark):
-            pass
 
 
 class UndeclaredAnswers:

@@ -7,7 +7,7 @@ its own timestamp, and only the watermark lets time pass. No record stops it (:f
 """
 
 import logging
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -282,7 +282,7 @@ class CorrelateShard:
         yield from self._take(held, partial(self._release, watermark))
         self._recent.forget(watermark)
         self._undeclared.times.forget(watermark)
-        self._timed_out.forget(watermark)
+        deque(self._timed_out.shelf.due(watermark), maxlen=0)
 
     def _release(self, watermark: int, record: Record) -> None:
         """Record an early acknowledgement as an orphan, unless the hold has been made longer since it began."""

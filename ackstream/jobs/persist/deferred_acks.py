@@ -98,8 +98,6 @@ class DeferredAcks:
                 if row.destination in sync
             ]
 
-    # -- for the batches -----------------------------------------------------------------------------------------------
-
     @property
     def acknowledged_through(self) -> int:
         """The batch up to which all acks were sent."""
@@ -160,8 +158,6 @@ class DeferredAcks:
             self._outbox.send([(topic, paced.client, encode_ack(paced.ack), ()) for paced in outgoing])
             with self._lock:
                 del self._outgoing[: len(outgoing)]
-
-    # -- in the thread -------------------------------------------------------------------------------------------------
 
     def _run(self, query: StreamingQuery) -> None:
         # a reader waits for reports itself; the query does not run if Spark is gone, of which a closed gateway raises
