@@ -347,4 +347,4 @@ def redrive(
     echo(f"{report.redriven:,} of {report.chosen:,} {verb} sent; {report.earlier:,} were sent before.")
     if report.unavailable:
         shown = ", ".join(report.unavailable[:SHOWN]) + (", …" if len(report.unavailable) > SHOWN else "")
-        echo(f"{len(report.unavailable):,} cannot be sent, see docs/operate/operations.md: {shown}", err=True)
+        echo(f"{len(report.unavailable):,} cannot be sent, see docs/operate/recovery.md: {shown}", err=True)

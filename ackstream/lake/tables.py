@@ -249,7 +249,7 @@ def _adjust(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]
         raise StartError(
             f"The newest commit of the table {table.name}, {empty}, is empty: the power failed before it was on the"
             " disk, and its rows are missing. Put tables and checkpoints back from one backup; without a backup, see"
-            ' "After a power failure" in docs/operate/operations.md.'
+            ' "After a power failure" in docs/operate/recovery.md.'
         )
     delta = DeltaTable.forPath(spark, path)
     columns = {field.name: field.dataType.simpleString() for field in delta.toDF().schema}

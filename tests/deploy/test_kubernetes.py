@@ -225,7 +225,7 @@ def test_a_pod_has_memory_for_the_heap_and_for_what_lies_beside_it(workload: dic
     container = _container(workload)
     heap = _heap(_settings(workload, secrets)) if container["args"] != ["gateway"] else 0
     asked, limit = (_bytes(container["resources"][part]["memory"]) for part in ("requests", "limits"))
-    # docs/operate/operations.md: a task of correlate has 1 GB in Python, the twin 0.5 GB for a batch
+    # docs/operate/sizing.md: a task of correlate has 1 GB in Python, the twin 0.5 GB for a batch
     beside = 2 * GIBIBYTE if {"correlate", "twin"} & set(container["args"]) else GIBIBYTE // 2
     assert heap + beside <= limit
     assert heap <= asked <= limit
