@@ -16,7 +16,7 @@ from tests.contract.asyncapi import FORMATS, HEADERS, TYPES
 from tests.contract.checking import Contract
 
 ROOT = Path(__file__).parent.parent.parent
-WIRE = (ROOT / "docs/reference/wire.md").read_text("utf-8")
+WIRE = "\n".join((ROOT / f"docs/reference/{page}.md").read_text("utf-8") for page in ("wire", "wire-messages"))
 LANGUAGES = (ROOT / "docs/guides/other-languages.md").read_text("utf-8")
 CLIENTS = ROOT / "docs" / "clients"
 SCHEMAS = Contract().document["components"]["schemas"]
