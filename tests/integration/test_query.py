@@ -494,7 +494,7 @@ def test_a_restart_of_the_job_loses_nothing_of_a_subscription_and_doubles_nothin
         assert stream.receive(0) is None
 
 
-EXAMPLES = [example for example in pages.examples("docs/compatibility/amps.md") if "QueryClient" in example]
+EXAMPLES = pages.examples("docs/guides/query-messages.md")
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
