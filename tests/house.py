@@ -20,10 +20,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (1_978, 8),
     "protocol": (6_487, 31),
-    "kafka": (1_971, 8),
+    "kafka": (1_973, 8),
     "spark": (3_303, 12),
     "lake": (1_643, 8),
-    "jobs": (10_336, 39),
+    "jobs": (10_335, 39),
     "client": (10_644, 41),
     "observe": (1_433, 7),
     "gateway": (5_555, 22),
@@ -38,11 +38,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_771, 212
+LINES, MODULES = 52_772, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_999
+CORE_LINES = 35_000
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

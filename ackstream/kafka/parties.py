@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from kafka import admin as acl
@@ -19,8 +19,10 @@ from kafka.errors import KafkaError, SecurityDisabledError
 
 from ackstream.errors import SettingsError, UnreachableError
 from ackstream.kafka.clients import connect_admin, failure
-from ackstream.settings import Kafka, Settings
 from ackstream.settings.kafka import job_group
+
+if TYPE_CHECKING:
+    from ackstream.settings import Kafka, Settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -493,7 +493,8 @@ def test_a_client_that_does_not_read_does_not_keep_the_gateway_from_stopping(
         if closes:
             # past the library, whose client would hang up by itself if it were not answered
             deaf.socket.sendall(Frame(Opcode.CLOSE, Close(1000, "").serialize()).serialize(mask=True))
-            eventually(lambda: any(each.conn.state is State.CLOSING for each in _sockets(running)), "the close frame")
+            # on a busy machine the client may still read what is left, and the connection is gone
+            eventually(lambda: not any(each.conn.state is State.OPEN for each in _sockets(running)), "the close frame")
         running.gateway.should_exit = True
         eventually(lambda: running.open == 0, "the end of the connections")
     assert not [record for record in caplog.records if record.exc_info]

@@ -180,7 +180,9 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
 
 
 def _has_header(*names: str) -> Column:
-    return F.exists("headers", lambda each: each["key"].isin(*names) & (F.length(each["value"]) > 0))
+    # compiled, unlike the lambda: most records of applications have none of them
+    named = F.arrays_overlap(F.col("headers.key"), F.array(*map(F.lit, names)))
+    return named & F.exists("headers", lambda each: each["key"].isin(*names) & (F.length(each["value"]) > 0))
 
 
 def correlate(
@@ -230,7 +232,6 @@ def sink_columns(emissions: DataFrame) -> DataFrame:
         F.when(traced, F.array(trace)).otherwise(F.array().cast(HEADERS)),
     )
     headers = (
-        # few replies are
         F.when(F.col("version").isNotNull(), numbered)
         .when(of_spring & traced, F.array(*reply, spring, trace))
         .when(of_spring, F.array(*reply, spring))

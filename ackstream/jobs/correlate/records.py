@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 DUPLICATE = "duplicate"
 """The code of a request whose correlation-id is in use."""
 
-AMENDED_VERSION = 2
-
 REASON_CHARACTERS = 4_096
 """The characters of a reason that a dead letter keeps; it may repeat a faulty value."""
 
@@ -132,7 +130,7 @@ class Writer:
         outcome = OutcomeRow(
             key, request.thing_id, decided.status, decided.completed_by, request.awaited, decided.missing, started,
             decided_at, decided_at - started, pending.reply_id, topic, UNSET if reply is None else Raw(reply),
-            decided.unneeded, AMENDED_VERSION if amended else None,
+            decided.unneeded, 2 if amended else None,
         )  # fmt: skip
         # those of a request that is amended have their rows
         acks = [] if amended else [self._ack(key, received, "accepted", started) for received in pending.received]
