@@ -1,15 +1,14 @@
-"""Commands of operators: the local Kafka, settings, jars, topics, rights and dead letters."""
+"""Commands of operators: the local Kafka, settings, jars, rights and dead letters."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from ackstream.cli.terminal import NO_ANSWER, AsJson, PlainTable, Terminal, echo, echo_json, load
+from ackstream.cli.terminal import NO_ANSWER, AsJson, Terminal, echo, echo_json, load
 from ackstream.errors import AckstreamError, InputError, LocalError, SettingsError
 from ackstream.local import machine
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ackstream.local.broker import Broker
-    from ackstream.settings import Kafka, Settings
+    from ackstream.settings import Settings
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _CONFIGURATIONS = ("spark", "broker")
@@ -186,55 +185,6 @@ def _topics(settings: Settings) -> str | AckstreamError:
         return error
     missing = [name for name in topics.TOPICS if settings.kafka.topic(name) not in existing]
     return f"{len(topics.TOPICS) - len(missing)}" + (f"; missing: {', '.join(missing)}" if missing else "")
-
-
-def topics(
-    *,
-    asyncapi: Annotated[
-        bool, typer.Option("--asyncapi", help="Print the AsyncAPI document: schemas of keys, headers and values.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the topics of the settings with their writers, readers and contents."""
-    from ackstream.kafka.parties import readers, writers
-
-    document = of_settings(msgspec.json.decode(machine.installed("docs/asyncapi.json").read_bytes()), load().kafka)
-    if asyncapi:
-        echo_json(document)
-        return
-    table = PlainTable("topic", "written by", "read by", "what it carries")
-    for name, channel in document["channels"].items():
-        row = channel["address"], ", ".join(writers(name)), ", ".join(readers(name)), channel["summary"]
-        if as_json:
-            echo_json(dict(zip(("topic", "written_by", "read_by", "about"), row, strict=True)))
-        else:
-            table.add_row(*row)
-    if not as_json:
-        Terminal().print(table)
-
-
-def of_settings(document: dict[str, Any], kafka: Kafka) -> dict[str, Any]:
-    """Fill in the brokers of an AsyncAPI document, and the names and properties of its topics; return it."""
-    from ackstream.kafka.topics import MAX_BYTES, TOPICS
-
-    protocol = "kafka" if kafka.security.protocol == "PLAINTEXT" else "kafka-secure"
-    document["servers"] = {
-        f"kafka-{number}": {"host": host.strip(), "protocol": protocol, "description": "Of `kafka.bootstrap`."}
-        for number, host in enumerate(kafka.bootstrap.split(","), 1)
-    }
-    for name, channel in document["channels"].items():
-        config: dict[str, Any] = dict(TOPICS[name].config(kafka.replication))
-        config[MAX_BYTES] = int(config[MAX_BYTES])
-        if TOPICS[name].compacted:
-            config["cleanup.policy"] = [config["cleanup.policy"]]
-        channel["address"] = kafka.topic(name)
-        channel["bindings"]["kafka"] |= {
-            "topic": kafka.topic(name),
-            "partitions": TOPICS[name].partitions or kafka.partitions,
-            "replicas": kafka.replication,
-            "topicConfiguration": config,
-        }
-    return document
 
 
 def acls(

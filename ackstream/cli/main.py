@@ -342,7 +342,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(messages.publish, messages.read, messages.consume),
     *(monitoring.watch, monitoring.inflight),
     *(tables.outcomes, tables.sql, tables.maintain, tables.migrate, administration.redrive),
-    *(administration.topics, administration.acls, administration.password, conformance),
+    *(monitoring.topics, administration.acls, administration.password, conformance),
 )
 """In the order of the help text."""
 for command in COMMANDS:

@@ -1,10 +1,11 @@
-"""``ackstream watch``, ``inflight``: the activity of all planes, and the open requests."""
+"""``ackstream watch``, ``inflight``, ``topics``: the activity of all planes, the open requests, and the topics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -12,12 +13,14 @@ from rich.text import Text
 
 from ackstream.cli.terminal import AsJson, PlainTable, Terminal, data, echo, echo_json, load, milliseconds, moment, span
 from ackstream.errors import AckstreamError
+from ackstream.local import machine
 
 if TYPE_CHECKING:
     from ackstream.jobs.correlate.job import InFlight
     from ackstream.observe.feeds import JobSign, Overview
     from ackstream.observe.outcomes import Verdict
     from ackstream.observe.planes import PlanesView
+    from ackstream.settings import Kafka
 
 REFRESH_SECONDS = 1.0
 SHOWN_REQUESTS = 20
@@ -208,3 +211,56 @@ def inflight_table(found: Sequence[InFlight], now: int) -> PlainTable:
             ", ".join(entry.missing) or "the response",
         )
     return table
+
+
+def topics(
+    *,
+    asyncapi: Annotated[
+        bool, typer.Option("--asyncapi", help="Print the AsyncAPI document: schemas of keys, headers and values.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics of the settings with their writers, readers and contents."""
+    from ackstream.kafka.parties import readers, writers
+
+    settings = load()
+    document = of_settings(msgspec.json.decode(machine.installed("docs/asyncapi.json").read_bytes()), settings.kafka)
+    if asyncapi:
+        echo_json(document)
+        return
+    table = PlainTable("topic", "written by", "read by", "what it carries")
+    known = document["channels"].items()
+    rows = [(one["address"], ", ".join(writers(name)), ", ".join(readers(name)), one["summary"]) for name, one in known]
+    further = (*settings.correlate.request_topics, *settings.correlate.ack_topics)
+    rows += [(pattern, "applications", "correlate", "Requests or acknowledgements of any kind.") for pattern in further]
+    for row in rows:
+        if as_json:
+            echo_json(dict(zip(("topic", "written_by", "read_by", "about"), row, strict=True)))
+        else:
+            table.add_row(*row)
+    if not as_json:
+        Terminal().print(table)
+
+
+def of_settings(document: dict[str, Any], kafka: Kafka) -> dict[str, Any]:
+    """Fill in the brokers of an AsyncAPI document, and the names and properties of its topics; return it."""
+    from ackstream.kafka.topics import MAX_BYTES, TOPICS
+
+    protocol = "kafka" if kafka.security.protocol == "PLAINTEXT" else "kafka-secure"
+    document["servers"] = {
+        f"kafka-{number}": {"host": host.strip(), "protocol": protocol, "description": "Of `kafka.bootstrap`."}
+        for number, host in enumerate(kafka.bootstrap.split(","), 1)
+    }
+    for name, channel in document["channels"].items():
+        config: dict[str, Any] = dict(TOPICS[name].config(kafka.replication))
+        config[MAX_BYTES] = int(config[MAX_BYTES])
+        if TOPICS[name].compacted:
+            config["cleanup.policy"] = [config["cleanup.policy"]]
+        channel["address"] = kafka.topic(name)
+        channel["bindings"]["kafka"] |= {
+            "topic": kafka.topic(name),
+            "partitions": TOPICS[name].partitions or kafka.partitions,
+            "replicas": kafka.replication,
+            "topicConfiguration": config,
+        }
+    return document

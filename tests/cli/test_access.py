@@ -97,6 +97,17 @@ def test_the_topics_are_listed_with_those_who_write_and_read_them():
     assert "p-queue-deliveries" in commands.run("topics").stdout
 
 
+def test_the_topics_of_applications_are_listed_by_their_patterns(monkeypatch):
+    monkeypatch.setenv("ACKSTREAM_CORRELATE_REQUEST_TOPICS", '["orders.*"]')
+    rows = list(map(json.loads, commands.run("topics", "--json").stdout.splitlines()))
+    assert rows[-1] == {
+        "topic": "orders.*",
+        "written_by": "applications",
+        "read_by": "correlate",
+        "about": "Requests or acknowledgements of any kind.",
+    }
+
+
 def test_the_asyncapi_document_is_that_of_the_settings():
     document = json.loads(commands.run("topics", "--asyncapi").stdout)
     assert document["asyncapi"] == "3.0.0"

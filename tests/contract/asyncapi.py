@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, get_args
 import msgspec
 
 from ackstream import __version__
-from ackstream.cli.administration import of_settings
+from ackstream.cli.monitoring import of_settings
 from ackstream.kafka.parties import PARTIES, readers, writers
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
 from ackstream.protocol import record_headers as names

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from jsonschema import Draft7Validator
 
-from ackstream.cli.administration import of_settings
+from ackstream.cli.monitoring import of_settings
 from ackstream.kafka.topics import TOPICS
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN
