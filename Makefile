@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long test-cluster lint docs bench fuzz mutants attack chaos soak up down clean java jars pins audit
+.PHONY: help demo test test-fast test-long test-cluster lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -69,6 +69,9 @@ attack: $(VENV)/.installed  ## Hostile clients of the gateway, 15 kinds for a mi
 
 chaos: jars $(VENV)/.installed  ## 300 faults under load, on one broker and on three: kill -9, pauses, lost networks, power, clocks; two hours
 	@$(PY) -m benchmarks.chaos
+
+records: jars $(VENV)/.installed-bench  ## A million requests by record headers, kill -9 of correlate twice, an oracle: 20 minutes
+	@$(PY) -m benchmarks.records
 
 soak: jars $(VENV)/.installed  ## Two hours of steady load on every plane, measured every minute: what grows?
 	@$(PY) -m benchmarks.soak

@@ -46,6 +46,7 @@ class Bench:
 
     :param base: the product's settings, with the benchmark's broker and directory
     :param small: a quick check that everything works: the figures mean nothing
+    :param requests: how many requests are wanted, if the benchmark leaves that open
     """
 
     name: str
@@ -53,6 +54,7 @@ class Bench:
     directory: Path
     small: bool
     console: Console
+    requests: int = 0
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -116,16 +118,21 @@ class Bench:
         self.console.print(table)
 
 
-def main(name: str, measure: Callable[[Bench], dict[str, Any]], *, kafka: bool = True) -> None:
+def main(name: str, measure: Callable[[Bench], dict[str, Any]], *, kafka: bool = True, requests: int = 0) -> None:
     """Run a benchmark as a program.
 
     :param kafka: whether it needs one
+    :param requests: its number of requests, if an option gives another one
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
     parser.add_argument("--small", action="store_true", help="a check of a minute; its figures mean nothing")
     parser.add_argument("--bootstrap", help="use this running Kafka instead of one of the benchmark's own")
     parser.add_argument("--results", type=Path, help=f"where NAME.json goes; {RESULTS}, with --small nowhere")
+    if requests:
+        parser.add_argument("--requests", type=int, default=requests, help=f"fewer than {requests:,}: for a trial")
     arguments = parser.parse_args()
+    wanted = getattr(arguments, "requests", 0)
+    trial = arguments.small or wanted != requests
     # kill ends this as Ctrl-C does, with all that it has started
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = terminal()
@@ -137,12 +144,12 @@ def main(name: str, measure: Callable[[Bench], dict[str, Any]], *, kafka: bool =
             bootstrap = stack.enter_context(running(load().local, console)).bootstrap
         base = load()
         base = _with(base, kafka={"bootstrap": bootstrap or base.kafka.bootstrap}, local={"data": directory})
-        bench = Bench(name, base, directory, arguments.small, console)
+        bench = Bench(name, base, directory, arguments.small, console, wanted)
         stack.callback(bench.close)
         figures = measure(bench)
     seconds = time.monotonic() - began
     bench.say(f"{name}: {seconds:.0f} s")
-    place = arguments.results or (None if arguments.small else RESULTS)
+    place = arguments.results or (None if trial else RESULTS)
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
         parts = {

@@ -38,7 +38,7 @@ APART = {"store": ("moto[s3]>=5.1", "flask>=3", "flask-cors>=5")}
 MODULES = {
     ROOT / "conf" / "ivy.xml": ("spark", "broker"),
     ROOT / "tests/harness/ivy.xml": ("artemis", "qpid", "ditto", "clients", "s3a"),
-    ROOT / "benchmarks/contenders/ivy.xml": ("compiler", "kafka-streams", "flink"),
+    ROOT / "benchmarks/contenders/ivy.xml": ("compiler", "kafka-streams", "flink", "console"),
 }
 
 
