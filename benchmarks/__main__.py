@@ -10,8 +10,8 @@ import sys
 from benchmarks import common, goals
 
 NAMES = (
-    "pure", "settling", "queueing", "throughput", "profile", "peers", "latency", "growth", "archive", "twin", "index",
-    "persist", "acks", "gateway", "idle", "scale",
+    "pure", "settling", "queueing", "throughput", "profile", "unasked", "peers", "latency", "growth", "archive", "twin",
+    "index", "persist", "acks", "gateway", "idle", "scale",
 )  # fmt: skip
 
 

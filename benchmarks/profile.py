@@ -66,9 +66,9 @@ def measure(bench: Bench) -> dict[str, Any]:
     small = _small(bench)
     record = bench.directory / "profile.jfr"
     # last: the JVM compiles much anew once the recorder begins
-    with _recorded(bench.spark, record):
+    with recorded(bench.spark, record):
         _run(bench, data, workload, size.batch)
-    backlog = _backlog(found, used, size.batch, parts(_samples(bench.spark, record)))
+    backlog = _backlog(found, used, size.batch, parts(samples(bench.spark, record)))
     bench.table("µs of processor per message", ("where", "µs"), backlog["microseconds"].items())
     bench.table("A small batch", ("part", "ms"), small["milliseconds"].items())
     bench.table(f"Parts of a core at {RATE} requests/s", ("where", "cores"), small["cores"].items())
@@ -97,12 +97,12 @@ def _backlog(found: Sequence[Batch], used: Sequence[Used], limit: int, samples: 
 
 def _run(bench: Bench, data: Settings, workload: Workload, batch: int) -> tuple[Sequence[Batch], Sequence[Used]]:
     """Let correlate answer everything; return its batches, and what was used meanwhile."""
-    with _watched(bench) as used, answered(bench, data, workload, batch) as (query, _):
+    with watched(bench) as used, answered(bench, data, workload, batch) as (query, _):
         return batches(query), used
 
 
 @contextmanager
-def _watched(bench: Bench) -> Iterator[list[Used]]:
+def watched(bench: Bench) -> Iterator[list[Used]]:
     """Look again and again what the JVM, Python and the broker have used."""
     jvm = int(java(bench.spark, "java.lang.ProcessHandle").current().pid())
     kafka = listener(bench.base.kafka.bootstrap)
@@ -149,7 +149,7 @@ def _threads(pid: int) -> dict[str, float]:
 
 
 @contextmanager
-def _recorded(spark: SparkSession, path: Path) -> Iterator[None]:
+def recorded(spark: SparkSession, path: Path) -> Iterator[None]:
     """Have the JVM's flight recorder take samples of what runs."""
     recording = java(spark, "jdk.jfr.Recording")()
     recording.enable("jdk.ExecutionSample").withPeriod(java(spark, "java.time.Duration").ofMillis(PERIOD_MS))
@@ -162,7 +162,7 @@ def _recorded(spark: SparkSession, path: Path) -> Iterator[None]:
         recording.close()
 
 
-def _samples(spark: SparkSession, path: Path) -> Iterator[tuple[str, list[str]]]:
+def samples(spark: SparkSession, path: Path) -> Iterator[tuple[str, list[str]]]:
     """Read the samples: the thread's name and its frames, as ``class.method``, the innermost first."""
     home = java(spark, "java.lang.System").getProperty("java.home")
     options = ["--json", "--stack-depth", "64", "--events", "jdk.ExecutionSample"]
@@ -182,7 +182,7 @@ def _samples(spark: SparkSession, path: Path) -> Iterator[tuple[str, list[str]]]
 def _small(bench: Bench) -> dict[str, Any]:
     warm_up, seconds = (3.0, 4.0) if bench.small else (WARM_UP_SECONDS, SECONDS)
     settings = bench.settings("profile-small")
-    with job.JOB.running(bench.spark, settings) as query, _watched(bench) as used:
+    with job.JOB.running(bench.spark, settings) as query, watched(bench) as used:
         wait(query, lambda: bool(batches(query)), PATIENCE)
         command = load(settings, bench.directory / "load.json", RATE, warm_up + seconds)
         subprocess.run(command, cwd=common.ROOT, check=True)
