@@ -145,7 +145,15 @@ class Amqp091Source(PushedSource):
             raise
         self._thread.start()
 
+    def _taking(self, delivery: int) -> None:
+        if self._source.qos == 0:
+            self._answer(delivery, "settle")
+
     def _settle(self, delivery: int, settlement: Settlement) -> None:
+        if self._source.qos > 0:
+            self._answer(delivery, settlement)
+
+    def _answer(self, delivery: int, settlement: Settlement) -> None:
         try:
             if settlement == "settle":
                 self._channel.basic_ack(delivery)

@@ -94,7 +94,10 @@ class PushedSource(transport.MessageSource):
 
     @abstractmethod
     def _settle(self, delivery: Any, settlement: Settlement) -> None:
-        """Settle a delivery as the protocol does; with ``qos`` 0 before its message is taken."""
+        """Settle a delivery as the protocol does; nothing to do if the broker did so when it sent it."""
+
+    def _taking(self, delivery: Any) -> None:
+        """Settle a delivery that is never redelivered; called before its message is taken."""
 
     def _turn(self) -> None:
         # reading appends to ``_arrived``; without it the broker is held back
@@ -105,10 +108,8 @@ class PushedSource(transport.MessageSource):
         until = time.monotonic() + TAKE_SECONDS
         while self._arrived and self._intake.room and time.monotonic() < until:
             delivery, message, delivered = self._arrived.popleft()
-            settled = partial(self._settle, delivery)
-            if self._source.qos == 0:
-                settled("settle")
-            self._intake.take(message, settled if self._source.qos else lambda _: None, delivered=delivered)
+            self._taking(delivery)
+            self._intake.take(message, partial(self._settle, delivery), delivered=delivered)
         self._intake.turn()
 
     def _disconnect(self) -> None:

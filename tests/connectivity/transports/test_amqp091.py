@@ -45,9 +45,9 @@ class Channel:
         self.done.append(f"basicNack(requeue={str(requeue).lower()})")
 
 
-def settled(settlement: Any) -> list[str]:
+def settled(settlement: Any, **parts: Any) -> list[str]:
     connection, intake = Amqp091Connection(id="plant", type="amqp-091"), Any
-    source = Amqp091Source(connection, 0, AmqpSourceSettings(addresses=("in",)), Kafka(), intake)  # type: ignore[arg-type]
+    source = Amqp091Source(connection, 0, AmqpSourceSettings(addresses=("in",), **parts), Kafka(), intake)  # type: ignore[arg-type]
     source._channel = channel = Channel()
     source._settle(7, settlement)
     return channel.done
@@ -56,6 +56,10 @@ def settled(settlement: Any) -> list[str]:
 @each("settlement", "transport-amqp091-")
 def test_prose_settlement_of_a_delivery(given_: dict[str, Any], expect: dict[str, Any]) -> None:
     assert settled(given_["settlement"]) == [expect["action"]]
+
+
+def test_with_qos_0_it_was_settled_before() -> None:
+    assert settled("reject-with-redelivery", qos=0) == []
 
 
 METHOD = SimpleNamespace(exchange="plants", routing_key="lamp.7")

@@ -318,7 +318,6 @@ def test_heartbeats_are_sent_while_messages_are_taken_slowly(monkeypatch: pytest
 
 def test_with_qos_0_a_rejected_message_makes_room_at_once() -> None:
     source = Pushed(qos=0)
-    source.room.room = 1
-    source.push("a", "b")
+    source.push("a")
     source.settle["a"]("reject-with-redelivery")
-    assert source.settled == [("a", "settle")]
+    assert source.settled == [("a", "reject-with-redelivery")]
