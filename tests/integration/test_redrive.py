@@ -18,6 +18,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from ackstream.client import RedriveStopped, redrive
+from ackstream.client.redriving import letters
 from ackstream.client.redriving import redrive as module
 from ackstream.client.redriving.letters import all_of
 from ackstream.errors import UnreachableError
@@ -222,14 +223,14 @@ def test_a_letter_that_cannot_be_sent_holds_up_no_other(settings: Settings, monk
     write(settings.lake, "messages", [{"client": "c", "seq": 1, "subject": "s", "value": b"v", **place}])
     left = {"event": "left", "outcome": "dead-letter", "message": f"{messages}-0-5", "count": 1}
     write(settings.lake, "queue_events", [{"queue": "no-more", **left, **place}])
-    read_contents = module.contents
+    read_contents = letters.contents
 
     def contents(*arguments: Any) -> Any:
         # Kafka has headers without a value, which the library reads but does not send
         found = read_contents(*arguments)
         return {**found, ids[2]: found[ids[2]]._replace(headers=[("empty", None)])}
 
-    monkeypatch.setattr(module, "contents", contents)
+    monkeypatch.setattr(letters, "contents", contents)
     report = redrive(settings)
     assert sorted(report.unavailable) == sorted(
         [f"{small}-0-{large.offset}", f"{gone}-0-1", f"no-more/{messages}-0-5", ids[2]]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
 
 import msgspec
 import pandas as pd
@@ -181,7 +181,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
 
 def _has_header(*names: str) -> Column:
     # compiled, unlike the lambda: most records of applications have none of them
-    named = F.arrays_overlap(F.col("headers.key"), F.array(*map(F.lit, names)))
+    named = reduce(lambda one, other: one | other, [F.array_contains(F.col("headers.key"), name) for name in names])
     return named & F.exists("headers", lambda each: each["key"].isin(*names) & (F.length(each["value"]) > 0))
 
 

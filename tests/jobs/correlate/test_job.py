@@ -358,4 +358,4 @@ def test_the_sink_gets_a_record_for_each_emission_with_its_headers(spark: SparkS
     reply = ["correlation-id", "reply-id", "status", "completed-by", "content-type"]
     named = [[header.key for header in row.headers or []] for row in found]
     assert named[:4] == [[*reply, "kafka_correlationId"], reply, [], ["reason"]]
-    assert named[4] == [*reply, "traceparent", "reply-version"]
+    assert named[4] == [*reply, "reply-version", "traceparent"]
