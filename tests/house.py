@@ -24,9 +24,9 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "spark": (3_303, 12),
     "lake": (1_643, 8),
     "jobs": (10_335, 39),
-    "client": (10_644, 41),
+    "client": (10_642, 41),
     "observe": (1_433, 7),
-    "gateway": (5_555, 22),
+    "gateway": (5_562, 22),
     "connectivity": (4_306, 15),
     "aio": (628, 2),
     "testing": (773, 4),
@@ -38,11 +38,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_787, 212
+LINES, MODULES = 52_792, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 35_000
+CORE_LINES = 34_998
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

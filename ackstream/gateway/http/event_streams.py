@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, aclosing, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +27,7 @@ from ackstream.protocol.ditto.twin.things import check_id, merged, select_of_thi
 from ackstream.protocol.errors import DittoError, option_invalid
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
     from datetime import datetime
 
     from starlette.datastructures import QueryParams
@@ -224,6 +224,15 @@ def _payload(message: Envelope) -> str:
     return bytes(message.value).decode()
 
 
+async def _heartbeats(following: asyncio.Future[Any]) -> AsyncGenerator[str, None]:
+    """Yield heartbeats until a future is done; end it if the client is gone before."""
+    try:
+        while not (await asyncio.wait({following}, timeout=HEARTBEAT_SECONDS))[0]:
+            yield HEARTBEAT
+    finally:
+        following.cancel()
+
+
 class RequestEvents:
     """The updates of one request, and its reply as the last event: Ditto Protocol messages, as on a WebSocket."""
 
@@ -243,15 +252,14 @@ class RequestEvents:
         waits = True
         while waits:
             following = asyncio.ensure_future(anext(self._replies))
+            async with aclosing(_heartbeats(following)) as beats:
+                async for beat in beats:
+                    yield beat
             try:
-                while not (await asyncio.wait({following}, timeout=HEARTBEAT_SECONDS))[0]:
-                    yield HEARTBEAT
                 reply = following.result()
             except DittoError as error:
                 yield frame(json_text(error.to_dict()), event="failure")
                 return
-            finally:
-                following.cancel()
             waits = reply.is_update
             yield frame(encode(reply.envelope).decode(), event="progress" if waits else "reply")
 
@@ -300,15 +308,14 @@ class SearchEvents:
             self._query.pop("after", None)
             self._query["options"] = [*self._options, f"cursor({self._cursor})"]
             following = asyncio.ensure_future(self._in_turn())
+            async with aclosing(_heartbeats(following)) as beats:
+                async for beat in beats:
+                    yield beat
             try:
-                while not (await asyncio.wait({following}, timeout=HEARTBEAT_SECONDS))[0]:
-                    yield HEARTBEAT
                 reply = following.result()
             except DittoError as error:
                 yield frame(json_text(error.to_dict()))
                 return
-            finally:
-                following.cancel()
             if not reply.ok:
                 yield frame(json_text(reply.value))
                 return
