@@ -70,7 +70,7 @@ class PendingRequests:
             pending = state.decode_pending(entry.body)
             self.opened[pending.correlation_id] = pending
 
-    def match(  # noqa: PLR0911 - one for each outcome
+    def match(
         self, record: Record, claimed: int, end: Callable[[Pending], int], hold_ms: int
     ) -> Pending | Literal["held", "later", "late", "orphan", "unrequested"]:
         """Return the request of the opened hash that an answer is for, or why it does not count.
@@ -94,10 +94,7 @@ class PendingRequests:
             if record.timestamp > end(pending):
                 return "held"
             return "later" if pending.request.amend_ms else "late"
-        if record.source == state.TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
-            # of another command with the same correlation-id, such as a copy of the request
-            return "unrequested"
-        return pending
+        return "unrequested" if _is_of_another(record, pending) else pending
 
     def due(self, before: int) -> Pending | None:
         """Return the first of them whose deadline is before a time."""
@@ -139,6 +136,11 @@ class PendingRequests:
         A piece, or a state beyond :data:`FEW`, counts by its earliest deadline: the oldest, if timeouts are equal.
         """
         return min((state.decode_head(entry.body).started_at for entry in self._shelf.first(FEW)), default=None)
+
+
+def _is_of_another(record: Record, pending: Pending) -> bool:
+    """Return whether an answer of the twin is to another command of the id, such as a copy of the request."""
+    return record.source == state.TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode()
 
 
 class TimedOutRequests:
@@ -191,9 +193,7 @@ class TimedOutRequests:
     def _apply(self, pending: Pending, reading: AckReading, record: Record) -> Decide | None:
         # an older one is for an earlier use of the id
         in_time = pending.started_at <= record.timestamp <= pending.deadline
-        if pending.correlation_id != record.correlation_id or not in_time:
-            return None
-        if record.source == state.TWIN_ACKS and record.headers[REPLY_ID] != pending.reply_id.encode():
+        if pending.correlation_id != record.correlation_id or not in_time or _is_of_another(record, pending):
             return None
         # one with a header of a wrong type has its row, as late
         with suppress(DittoError):
