@@ -188,6 +188,7 @@ class OpenDelivery:
         self._labels, self._missing = frozenset(labels), set(labels)
         # seconds that the handler has asked for since the end of its time was last looked at
         self.extension = 0.0
+        # whether an order of the requester to cancel it was read
         self.is_cancelled: Callable[[], bool] = lambda: False
         self.held = held and bool(labels)
         self._lock = threading.Lock()
@@ -226,11 +227,6 @@ class OpenDelivery:
             done = not self._missing
         if done:
             self.give_up()
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether an order of the requester to cancel it was read."""
-        return self.is_cancelled()
 
     def leave(self) -> None:
         """Hold the offset until the group hands the signal out again, to this process or another one."""

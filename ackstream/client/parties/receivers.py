@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from operator import contains
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -89,8 +88,11 @@ class _Receiver(Client, Generic[AnyStatistics]):
 
     def _answer(self, signal: Signal, opened: OpenDelivery, *, automatic: bool = False) -> None:
         """Call the handler and send its answers; with ``automatic`` acknowledge the labels that it left open."""
-        opened.is_cancelled = partial(contains, self._orders, (signal.topic, signal.correlation_id, signal.reply_id))
-        if opened.cancelled:
+        # the reply-id is a hash, and nearly always there are no orders
+        opened.is_cancelled = lambda: (
+            bool(self._orders) and (signal.topic, signal.correlation_id, signal.reply_id) in self._orders
+        )
+        if opened.is_cancelled():
             self._counts["cancelled"] += 1
             opened.give_up()
             return

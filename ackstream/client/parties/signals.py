@@ -129,7 +129,7 @@ class Signal:
     def cancelled(self) -> bool:
         """Whether its requester has taken it back, as far as is known; from any thread. Answers are late then."""
         # a copy in another process does not know
-        return self._open is not None and self._open.cancelled is True
+        return self._open is not None and self._open.is_cancelled()
 
     @property
     def thing_id(self) -> str:

@@ -40,7 +40,7 @@ class Reply:
     ``status`` is of HTTP, ``timestamp`` the broker's time in epoch milliseconds. ``completed_by`` is why the wait
     ended: ``acknowledgements`` (all arrived, or a quorum is decided), ``response``, ``timeout``, ``cancelled``,
     ``error`` or ``invalid``; ``amended``: a second reply, with the ``version`` 2, after a timeout; ``progress``: an
-    update, whose ``acks`` are those since the last one (status 102), after which the wait goes on.
+    update, whose ``acks`` are those since the last one (status 102) and whose ``version`` is the number of its batch.
     """
 
     correlation_id: str
@@ -178,7 +178,7 @@ def described(outcome: Reply | Stored) -> tuple[dict[str, Any], str | None]:
 class Updates(Iterator[Reply]):
     """The updates of one request as they come, and at last its reply; the error of the request is raised in its place.
 
-    Each update is a ``Reply`` whose ``completed_by`` is ``progress``; equal ones are given once. At most 1,000 unread
+    Each update is a ``Reply`` whose ``completed_by`` is ``progress``; a copy is not given again. At most 1,000 unread
     updates and 16 MB are kept; older ones are dropped with a warning in the log, but the reply has all answers. A loop
     that is left early frees them: the request goes on, and its reply is dropped. Safe to use from several threads; each
     update goes to one of them.
