@@ -540,15 +540,20 @@ with Responder(kafka, handler=handle, labels=["meter"], group="devices", once=on
 """
 
 
-def test_a_responder_that_is_killed_leaves_nothing_out(topics: Kafka, sender: Callable[..., None]):
-    command = [sys.executable, "-W", "ignore", "-c", CRASHING, topics.bootstrap, topics.topic_prefix]
+def _kill_at_work(topics: Kafka, sender: Callable[..., None], commands: int, *arguments: str) -> None:
+    """Kill a responder that has handled some commands."""
+    command = [sys.executable, "-W", "ignore", "-c", CRASHING, topics.bootstrap, topics.topic_prefix, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
-        # nothing was committed but where the group begins
-        sender(*range(6))
-        for _ in range(6):
+        sender(*range(commands))
+        for _ in range(commands):
             process.stdout.readline()
         process.kill()
+
+
+def test_a_responder_that_is_killed_leaves_nothing_out(topics: Kafka, sender: Callable[..., None]):
+    # nothing was committed but where the group begins
+    _kill_at_work(topics, sender, 6)
     with Responder(topics, handler=lambda _signal: Ack(), labels=["meter"], group="devices"):
         eventually(
             lambda: (
@@ -563,13 +568,7 @@ def test_a_responder_that_was_killed_carries_nothing_out_a_second_time(
     topics: Kafka, sender: Callable[..., None], tmp_path: Path
 ):
     inbox = tmp_path / "inbox"
-    command = [sys.executable, "-W", "ignore", "-c", CRASHING, topics.bootstrap, topics.topic_prefix, str(inbox)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "ready\n"
-        sender(*range(7))
-        for _ in range(7):
-            process.stdout.readline()
-        process.kill()
+    _kill_at_work(topics, sender, 7, str(inbox))
     calls: list[int] = []
 
     def handle(signal: Any) -> Ack:
