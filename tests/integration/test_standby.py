@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.integration
 
 COMMAND = ["submit", "correlate", "--standby"]
 WAITING = "Standing by: another process runs correlate."
+WORKER_LOST = re.compile(r"Traceback \(most recent call last\):\n(?:  .*\n)+BrokenPipeError: .*\n")
+"""A Python worker of Spark prints this when its driver cancels its task while it writes."""
 
 
 def _answered(system: System, correlation_id: str, running: Program) -> None:
@@ -72,7 +75,9 @@ def test_a_standby_answers_when_the_first_driver_is_killed_and_ends_in_order_whi
             eventually(lambda: second.ended, "the second to end")
             logs = [program.log.read_text("utf-8") for program in programs]
             assert second.status == 0
-            assert not [log[-3_000:] for log in logs if "rehearsal" in log or "Traceback" in log]
+            assert not [log[-3_000:] for log in logs if "rehearsal" in log]
+            # the killed driver is left out: its workers write to it until they notice
+            assert not [log[-3_000:] for log in logs[1:] if "Traceback" in WORKER_LOST.sub("", log)]
         finally:
             for program in programs:
                 program.kill()
