@@ -26,7 +26,7 @@ def test_every_named_test_exists() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("page", ["project/evidence/reliability", "operate/security"])
+@pytest.mark.parametrize("page", ["project/evidence/reliability", "project/evidence/security"])
 def test_every_test_that_a_page_names_exists(page: str) -> None:
     named = []
     for line in (documents.ROOT / f"docs/{page}.md").read_text("utf-8").splitlines():
