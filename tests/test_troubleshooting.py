@@ -20,7 +20,9 @@ GAP = "…"
 def _rows() -> list[str]:
     parts = PAGE.split("| sentence | cause | remedy |\n| --- | --- | --- |\n")[1:]
     rows = [line for part in parts for line in part.split("\n\n")[0].splitlines()]
-    return [re.split(r" \| ", row.removeprefix("| "))[0] for row in rows]
+    cells = [re.split(r" \| ", row.removeprefix("| "))[0] for row in rows]
+    # sentences with one remedy share a row
+    return [sentence for cell in cells for sentence in cell.split("<br>")]
 
 
 SENTENCES = _rows()
