@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
@@ -17,17 +18,21 @@ if TYPE_CHECKING:
 
 _HEAD = """# Commands
 
-The command `ackstream`, made by `python -m tests.reference` of its own help: `ackstream --help` lists the commands,
-`ackstream COMMAND --help` has what stands here. What they have in common, and which exit code means what in detail:
-[operations](../operate/operations.md#the-command-line).
+The help of `ackstream COMMAND --help`, written here by `python -m tests.reference`; defaults are in brackets. Output,
+exit codes and completion: [operations](../operate/operations.md#the-command-line).
 """
+_SHARED = 3
+"""An option of so many commands is described once."""
 
 
 def page() -> str:
     """Return the page."""
-    exits = f"\n{app.info.epilog}\n\n## Before the command\n"
-    commands = [_command(f"ackstream {name}", callback) for name, callback in found(app)]
-    return "".join([_HEAD, exits, _table(options), *commands])
+    commands = dict(found(app))
+    counts = Counter(line for callback in commands.values() for line in _lines(callback))
+    shared = {line for line, count in counts.items() if count >= _SHARED}
+    before = f"\n{app.info.epilog}\n\nBefore the command:\n\n{''.join(_lines(options))}"
+    several = f"\nOf several commands:\n\n{''.join(line for line in counts if line in shared)}"
+    return "".join([_HEAD, before, several, *(_command(name, one, shared) for name, one in commands.items())])
 
 
 def found(program: typer.Typer) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -41,24 +46,21 @@ def found(program: typer.Typer) -> Iterator[tuple[str, Callable[..., Any]]]:
             yield f"{group.name} {name}", callback
 
 
-def _command(name: str, callback: Callable[..., Any]) -> str:
+def _command(name: str, callback: Callable[..., Any], shared: set[str]) -> str:
     about = "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(callback) or "").split("\n\n"))
-    arguments = [each for each in parameters(callback) if isinstance(each[1], ArgumentInfo)]
-    usage = " ".join(
-        [name, *(shown if given is inspect.Parameter.empty else f"[{shown}]" for shown, _, given, _ in arguments)]
-    )
-    # stars and brackets are those of a shell
-    plain = re.sub(r"([*<])", r"\\\1", about)
-    return f"\n## {name}\n\n```\n{usage}\n```\n\n{plain}\n{_table(callback)}"
+    lines = list(_lines(callback))
+    own = "".join(line for line in lines if line not in shared)
+    also = ", ".join(line.removeprefix("- ").partition(": ")[0] for line in lines if line in shared)
+    parts = re.sub(r"Example: (.*)", r"Example: `\1`", about), own.strip(), f"Also {also}." if also else ""
+    return f"\n## ackstream {name}\n\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _table(callback: Callable[..., Any]) -> str:
-    rows = []
+def _lines(callback: Callable[..., Any]) -> Iterator[str]:
     for shown, info, default, choices in parameters(callback):
-        about = " ".join(filter(None, (info.help, f"One of {choices}." if choices else ""))).replace("|", "\\|")
-        given = "" if default in (None, False, inspect.Parameter.empty) else f"`{default}`"
-        rows.append(f"| `{shown}` | {about} | {given} |\n")
-    return "".join(["\n| argument or option | meaning | default |\n| --- | --- | --- |\n", *rows]) if rows else ""
+        required = default is inspect.Parameter.empty
+        name = f"[{shown}]" if isinstance(info, ArgumentInfo) and not required else shown
+        given = "" if required or default in (None, False) else f" (`{default}`)"
+        yield f"- `{name}`{given}: {info.help}{f' One of {choices}.' if choices else ''}\n"
 
 
 def parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, Any, Any, str]]:

@@ -9,15 +9,14 @@ from pathlib import Path
 FILE = Path(__file__).parents[2] / "conf" / "ackstream.toml"
 _HEAD = """# Settings
 
-Every key with its default, made by `python -m tests.reference` of `conf/ackstream.toml`, in which the comments stand.
-How the settings are found, and what happens with wrong ones: [operations](../operate/operations.md#settings).
+Every key with its default in brackets, made by `python -m tests.reference` of `conf/ackstream.toml`. Where the file is
+found, and how errors are reported: [operations](../operate/operations.md#settings).
 
-- A variable of the environment wins over the file: `shards` of `[correlate]` is `ACKSTREAM_CORRELATE_SHARDS`, `ca` of
-  `[kafka.security.tls]` is `ACKSTREAM_KAFKA_SECURITY_TLS_CA`. Lists and tables are JSON there, as in
-  `ACKSTREAM_QUEUES='[{"name": "orders", "topics": ["orders/*"]}]'`.
-- A duration is a number with a unit, in quotes: `250ms`, `10s`, `5m`, `1h`, `7d`; or ISO 8601: `PT10S`.
-- A secret is its text, `{file = "/run/secrets/kafka"}`, or `{environment = "NAME"}`.
-- Of a part in double brackets there may be any number. None is set; what is shown for it are examples and defaults.
+- Environment variables override the file: `ca` of `[kafka.security.tls]` is `ACKSTREAM_KAFKA_SECURITY_TLS_CA`. Lists
+  and tables are JSON: `ACKSTREAM_QUEUES='[{"name": "orders", "topics": ["orders/*"]}]'`.
+- A duration has a unit: `250ms`, `10s`, `5m`, `1h`, `7d`; or ISO 8601: `PT10S`.
+- A secret is a text, `{file = "/run/secrets/kafka"}`, or `{environment = "NAME"}`.
+- A section in double brackets may be repeated. None is set; examples and defaults are shown.
 """
 _SECTION = re.compile(r"(?:# )?(?P<name>\[+[a-z_.]+]+)(?: +# (?P<comment>.*))?$")
 _KEY = re.compile(r"(?:# )?(?P<key>[a-z_]+) = (?P<value>.*?)(?: +# (?P<comment>.*))?$")
@@ -59,19 +58,17 @@ def page() -> str:
 def _part(part: Entry) -> str:
     lines = [f"\n## {part.name}\n"]
     lines += [f"{_sentence(part.comment)}\n"] if part.comment else []
-    if part.keys:
-        lines += ["| key | default | meaning |", "| --- | --- | --- |"]
-        lines += [f"| `{key.name}` | {_cell(key.value)} | {_sentence(key.comment)} |" for key in part.keys]
+    lines += map(_line, part.keys)
     return "\n".join(lines) + "\n"
+
+
+def _line(key: Entry) -> str:
+    about = f": {_sentence(key.comment)}" if key.comment else ""
+    return f"- `{key.name}` (`{key.value}`){about}"
 
 
 def _sentence(comment: list[str]) -> str:
     text = re.sub(r"\bdocs/([a-z-]+/([a-z-]+)\.md)", r"[\2](../\1)", " ".join(comment))
     # a star is any run of characters, not emphasis
     text = re.sub(r"(?<![`\w])(\[\[[a-z.]+]])", r"`\1`", text)
-    return re.sub(r"(?<=[ (])\*(?= )", "`*`", text).replace("|", r"\|").replace("sasl.*", "`sasl.*`")
-
-
-def _cell(value: str) -> str:
-    escaped = value.replace("|", r"\|")
-    return f"`{escaped}`"
+    return re.sub(r"(?<=[ (])\*(?= )", "`*`", text).replace("sasl.*", "`sasl.*`")

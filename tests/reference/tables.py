@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from ackstream.lake.schemas import ALL_TABLES, PARTITION, Table
+from collections import Counter
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from ackstream.lake.schemas import ALL_TABLES, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField
 
 _HEAD = """# Tables
 
-The Delta tables and their columns, made by `python -m tests.reference` of `lake/schemas.toml`. Each is a directory of
-its name below `lake.path` of the settings, with its comments in its own metadata. `ackstream sql` has them as views;
-`ackstream outcomes` answers predefined questions. Spark, DuckDB and Trino read them all; delta-rs, too, but
-`things` and `things_search` only by `DeltaTable.scan()`, as they have deletion vectors.
+The Delta tables, made by `python -m tests.reference` of `lake/schemas.toml`. Each is a directory below `lake.path`
+(`ACKSTREAM_LAKE_PATH`). `ackstream sql` has them as views; `ackstream outcomes` answers predefined questions. Spark,
+DuckDB, Trino and delta-rs read them; delta-rs needs `DeltaTable.scan()` for `things` and `things_search`, which have
+deletion vectors.
 
-From Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pandas). In DuckDB by itself:
-`INSTALL delta; LOAD delta; SELECT … FROM delta_scan('LAKE/outcomes')`. `ackstream sql` looks at `lake.path`, or at what
-`ACKSTREAM_LAKE_PATH` says.
+Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pandas). DuckDB:
+`INSTALL delta; LOAD delta; SELECT … FROM delta_scan('LAKE/outcomes')`.
 
-- Columns that may be null are in *italics*. JSON in a row is text that holds JSON. Times are UTC, and those of records
-  the broker's.
-- In the SQL of DuckDB, `offset` and `at` are words of the language: write `"offset"` and `"at"`.
-- A table with the column `day` is partitioned by it: a query about some days should name them.
-- A job that starts after an upgrade adds the columns that are new to its tables ([upgrade](../operate/upgrade.md)).
+- Columns in *italics* may be null. JSON is stored as text. Times are UTC.
+- DuckDB needs quotes for `"offset"` and `"at"`.
+- Tables with the column `day` are partitioned by it: name days in a query.
+- After an upgrade a job adds new columns to its tables ([upgrade](../operate/upgrade.md)).
 
-Start with these three queries, which Spark, DuckDB and Trino understand:
+Three queries for Spark, DuckDB and Trino:
 
 ```sql
 -- outcomes: one row per request. Which replies are incomplete, and why?
@@ -42,20 +47,35 @@ WHERE s.response_required AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.id = 
 | table | rows | written by |
 | --- | --- | --- |
 """
+_SHARED = 3
+"""A column that so many tables have, with one meaning, is described once."""
 
 
 def page() -> str:
     """Return the page."""
-    rows = [f"| [{table.name}](#{table.name}) | {table.comment} | {table.writer} |\n" for table in ALL_TABLES.values()]
-    return "".join([_HEAD, *rows, *map(_table, ALL_TABLES.values())])
+    tables = ALL_TABLES.values()
+    rows = [f"| [{table.name}](#{table.name}) | {_about(table)} | {table.writer} |\n" for table in tables]
+    counts = Counter(map(_line, chain.from_iterable(table.schema for table in tables)))
+    shared = {line for line, count in counts.items() if count >= _SHARED}
+    several = ["\n## Columns of several tables\n\n", *(line for line in counts if line in shared)]
+    return "".join([_HEAD, *rows, *several, *(_table(table, shared) for table in tables)])
 
 
-def _table(table: Table) -> str:
-    notes = [f"{table.comment} Written by {table.writer}."]
-    notes += ["Its rows change: it is merged from another table."] if table.derived else []
-    notes += ["Partitioned by `day`."] if PARTITION in table.names else []
-    lines = [f"\n## {table.name}\n", " ".join(notes), "", "| column | type | meaning |", "| --- | --- | --- |"]
+def _about(table: Table) -> str:
+    return table.comment + (" Its rows change." if table.derived else "")
+
+
+def _table(table: Table, shared: set[str]) -> str:
+    own, also = [], []
     for column in table.schema:
         name = f"*`{column.name}`*" if column.nullable else f"`{column.name}`"
-        lines.append(f"| {name} | {column.dataType.simpleString()} | {column.metadata.get('comment', '')} |")
-    return "\n".join(lines) + "\n"
+        if (line := _line(column)) in shared:
+            also.append(name)
+        else:
+            own.append(line.replace(f"`{column.name}`", name, 1))
+    return f"\n## {table.name}\n\n{''.join(own)}" + (f"\nAlso {', '.join(also)}.\n" if also else "")
+
+
+def _line(column: StructField) -> str:
+    kind = column.dataType.simpleString().replace("<", "\\<")
+    return f"- `{column.name}` {kind}: {column.metadata['comment']}\n"

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
 
 from ackstream.kafka.parties import readers, writers
-from ackstream.kafka.topics import TOPICS
-from tests.contract.asyncapi import FORMATS, HEADERS, document
+from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
+from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE
+from tests.contract.asyncapi import FORMATS, HEADERS, Example, RecordFormat, TopicFormat, document
 
 _HEAD = """# Topics
 
-What each topic carries, made by `python -m tests.reference` of the formats of the product. The same for programs,
-with JSON Schemas of keys, record headers and values, is [asyncapi.json](../asyncapi.json), an AsyncAPI 3 document;
-`ackstream topics --asyncapi` prints that of your system, with its topic prefix and its broker. How the records follow
-each other is in [the wire contract](wire.md).
+The topics with their keys, record headers and values, made by `python -m tests.reference`. For programs:
+[asyncapi.json](../asyncapi.json) (AsyncAPI 3, with JSON Schemas); `ackstream topics --asyncapi` prints it with your
+prefix and brokers. The order of records is in [the wire contract](wire.md).
 
-All topics are created with `message.timestamp.type=LogAppendTime`: the broker's clock is the event time. Those that
-clients write have `compression.type=uncompressed`: producers compress as they like, the broker unpacks. The key
-decides the partition, by the hash of Java's clients, murmur2 ([the wire contract](wire.md)). A header in *italics* may
-be left out. Readers ignore members and headers that they do not know: a later release may add some.
+- A kind of record is in **bold**, followed by its schema. Values are JSON unless a media type is named.
+- Headers in *italics* are optional. `command` has the name of the kind.
+- All topics have `message.timestamp.type=LogAppendTime`; those that clients write have `compression.type=uncompressed`.
+- The key decides the partition, by murmur2 as in Java's clients.
+- Readers ignore unknown members and headers. An example is shown once.
 
-Topics of applications (`correlate.request_topics`, `correlate.ack_topics`) are not among them: how their records ask
-and acknowledge is in [the wire contract](wire.md#records-of-any-kind), too.
+Topics of applications (`correlate.request_topics`, `correlate.ack_topics`) have
+[records of any kind](wire.md#records-of-any-kind).
+
+| topic | records | written by | read by |
+| --- | --- | --- | --- |
 """
+_TITLES = {id(CLOCK): "Clocks", id(LEASE): "Leases"}
+"""Of topics that several jobs have one of."""
 
 
 def as_json() -> str:
@@ -34,45 +40,58 @@ def as_json() -> str:
 
 def as_page() -> str:
     """Return it as a page for people."""
-    found = document()
-    parts = [_HEAD, "\n| topic | what it carries | written by | read by |\n| --- | --- | --- | --- |\n"]
-    for topic, about in FORMATS.items():
-        row = f"[{topic}](#{topic})", about.about, ", ".join(writers(topic)), ", ".join(readers(topic))
-        parts.append(f"| {' | '.join(row)} |\n")
-    for topic, about in FORMATS.items():
-        compacted = " Compacted: the last record of a key stays." if TOPICS[topic].compacted else ""
-        channel = found["channels"][topic]
-        parts.append(f"\n## {topic}\n\n{channel['summary']}{compacted} Key: {about.key}\n\n")
-        parts += [_kind(name, message) for name, message in channel["messages"].items()]
-    parts.append("## Record headers\n\n| header | value |\n| --- | --- |\n")
-    parts += [f"| `{name}` | {schema['description']} |\n" for name, schema in HEADERS.items()]
+    groups = [list(topics) for _, topics in groupby(FORMATS, lambda topic: id(FORMATS[topic]))]
+    parts = [_HEAD, *map(_row, groups)]
+    known: set[str] = set()
+    parts += [_section(topic, FORMATS[topic], known) for topic, *_ in groups]
+    parts.append("## Record headers\n\n")
+    parts += [f"- `{name}`: {schema['description']}\n" for name, schema in HEADERS.items()]
     return "".join(parts)
 
 
-def _kind(name: str, message: dict[str, Any]) -> str:
-    lines = [f"**{name}**: {message['summary']}", *_headers(message)]
-    if "$ref" in message["payload"]:
-        lines.append(f"Value: `{message['payload']['$ref'].rpartition('/')[2]}`, {message['contentType']}.")
-    else:
-        lines.append("No value.")
-    return " ".join(lines) + "\n\n" + "".join(map(_example, message.get("examples", ())))
+def _title(topic: str) -> str:
+    return _TITLES.get(id(TOPICS[topic]), topic)
 
 
-def _headers(message: dict[str, Any]) -> Iterator[str]:
-    headers = message["headers"]
-    if headers["properties"]:
-        named = [_header(name, schema, headers["required"]) for name, schema in headers["properties"].items()]
-        yield f"Headers: {', '.join(named)}."
+def _row(topics: list[str]) -> str:
+    named = ", ".join(f"[{topic}](#{_title(topic).lower()})" for topic in topics)
+    by = (", ".join(dict.fromkeys(chain.from_iterable(map(parties, topics)))) for parties in (writers, readers))
+    return f"| {named} | {FORMATS[topics[0]].about} | {' | '.join(by)} |\n"
 
 
-def _header(name: str, schema: dict[str, Any], required: list[str]) -> str:
-    if name not in required:
-        return f"*`{name}`*"
-    return f"`{name}`" + (f" = `{schema['const']}`" if "const" in schema else "")
+def _section(topic: str, about: TopicFormat, known: set[str]) -> str:
+    media = next((one.content_type for one in about.formats if one.value), "")
+    common = [header for header in _headers(about.formats[0]) if all(header in _headers(one) for one in about.formats)]
+    lines = [f"Key: {about.key}"]
+    lines += ["Compacted."] if TOPICS[topic].compacted else []
+    lines += [f"Values: {media}."] if media != JSON_CONTENT_TYPE else []
+    lines += [f"Headers: {', '.join(common)}."] if common and len(about.formats) > 1 else []
+    kinds = (_kind(one, media, common if len(about.formats) > 1 else [], known) for one in about.formats)
+    return "".join([f"\n## {_title(topic)}\n\n{' '.join(lines)}\n\n", *kinds])
 
 
-def _example(example: dict[str, Any]) -> str:
-    headers = "".join(f"{name}: {text}\n" for name, text in example.get("headers", {}).items())
-    if example["payload"] is None:
-        return f"```\n{headers}```\n\n" if headers else ""
-    return f"```\n{headers}{json.dumps(example['payload'], ensure_ascii=False)}\n```\n\n"
+def _kind(one: RecordFormat, media: str, common: list[str], known: set[str]) -> str:
+    own = [header for header in _headers(one) if header not in common]
+    lines = [f"**{one.name}**" + (f" (`{one.value}`):" if one.value else ":"), one.about]
+    lines += [f"Headers: {', '.join(own)}."] if own else []
+    lines += [f"Value: {one.content_type}."] if one.value and one.content_type != media else []
+    return " ".join(lines) + "\n\n" + "".join(_examples(one.examples, known))
+
+
+def _headers(one: RecordFormat) -> list[str]:
+    named = [f"`{name}`" for name in (*one.fixed, *one.required)]
+    return named + [f"*`{name}`*" for name in one.optional]
+
+
+def _examples(examples: Iterable[Example], known: set[str]) -> Iterator[str]:
+    """Show each example whose value does not stand on the page yet."""
+    for example in examples:
+        lines = [f"{name}: {text}" for name, text in example.headers.items()]
+        if example.value:
+            value = json.dumps(example.payload, ensure_ascii=False)
+            if value in known:
+                continue
+            known.add(value)
+            lines.append(value)
+        if lines:
+            yield "\n".join(["```", *lines, "```\n\n"])
