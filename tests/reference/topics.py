@@ -20,7 +20,7 @@ prefix and brokers. The order of records is in [the wire contract](wire.md).
 - A kind of record is in **bold**, followed by its schema. Values are JSON unless a media type is named.
 - Headers in *italics* are optional. `command` has the name of the kind.
 - All topics have `message.timestamp.type=LogAppendTime`; those that clients write have `compression.type=uncompressed`.
-- The key decides the partition, by murmur2 as in Java's clients.
+- The key decides partition and order, by murmur2 as in Java's clients.
 - Readers ignore unknown members and headers. An example is shown once.
 
 Topics of applications (`correlate.request_topics`, `correlate.ack_topics`) have
