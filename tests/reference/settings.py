@@ -9,15 +9,17 @@ from pathlib import Path
 FILE = Path(__file__).parents[2] / "conf" / "ackstream.toml"
 _HEAD = """# Settings
 
-Every key with its default in brackets, made by `python -m tests.reference` of `conf/ackstream.toml`. Where the file is
-found, and how errors are reported: [operations](../operate/operations.md#settings).
+Every key with its default in brackets (none: empty), made by `python -m tests.reference` of
+`conf/ackstream.toml`. Where the file is found: [operations](../operate/operations.md#settings).
 
 - Environment variables override the file: `ca` of `[kafka.security.tls]` is `ACKSTREAM_KAFKA_SECURITY_TLS_CA`. Lists
   and tables are JSON: `ACKSTREAM_QUEUES='[{"name": "orders", "topics": ["orders/*"]}]'`.
 - A duration has a unit: `250ms`, `10s`, `5m`, `1h`, `7d`; or ISO 8601: `PT10S`.
 - A secret is a text, `{file = "/run/secrets/kafka"}`, or `{environment = "NAME"}`.
+- In names `*` is any run of characters.
 - A section in double brackets may be repeated. None is set; examples and defaults are shown.
 """
+_EMPTY = '""', "[]", "{}"
 _SECTION = re.compile(r"(?:# )?(?P<name>\[+[a-z_.]+]+)(?: +# (?P<comment>.*))?$")
 _KEY = re.compile(r"(?:# )?(?P<key>[a-z_]+) = (?P<value>.*?)(?: +# (?P<comment>.*))?$")
 _MORE = re.compile(r" {9,}# (?P<comment>.*)$|# {9,}# (?P<more>.*)$")
@@ -57,14 +59,16 @@ def page() -> str:
 
 def _part(part: Entry) -> str:
     lines = [f"\n## {part.name}\n"]
-    lines += [f"{_sentence(part.comment)}\n"] if part.comment else []
+    about = _sentence(part.comment)
+    lines += [f"{about[0].upper()}{about[1:]}.\n"] if about else []
     lines += map(_line, part.keys)
     return "\n".join(lines) + "\n"
 
 
 def _line(key: Entry) -> str:
     about = f": {_sentence(key.comment)}" if key.comment else ""
-    return f"- `{key.name}` (`{key.value}`){about}"
+    default = "" if key.value in _EMPTY else f" (`{key.value}`)"
+    return f"- `{key.name}`{default}{about}"
 
 
 def _sentence(comment: list[str]) -> str:
