@@ -27,7 +27,7 @@ SHOWN = 10
 def up(
     *,
     secure: Annotated[
-        bool, typer.Option("--secure", help="With TLS, and a login and ACLs for each party; prints the settings files.")
+        bool, typer.Option("--secure", help="Use TLS, and a login and ACLs per party; print the settings files.")
     ] = False,
 ) -> None:
     """Start a one-node Kafka and create the topics."""
@@ -68,7 +68,7 @@ def down() -> None:
 
 
 def status(*, as_json: AsJson = False) -> None:
-    """Show the settings file, the installed parts and the state of Kafka; exit 3 if Kafka does not respond."""
+    """Show settings file, installed parts and state of Kafka; exit 3 if Kafka does not respond."""
     from ackstream.local import jars
     from ackstream.settings.loading import DEFAULT_FILE, settings_file
 
@@ -102,9 +102,9 @@ def status(*, as_json: AsJson = False) -> None:
 
 
 def print_settings() -> None:
-    """Print a settings file with all keys, their defaults and comments, to begin your own.
+    """Print a settings file with all keys, defaults and comments.
 
-    Example: ackstream settings > ackstream.toml, and then ackstream --settings ackstream.toml status
+    Example: ackstream settings > ackstream.toml && ackstream --settings ackstream.toml status
     """
     echo(machine.conf("ackstream.toml").read_text("utf-8").rstrip())
 
@@ -115,13 +115,13 @@ def print_jars(
     ] = None,
     *,
     comma: Annotated[
-        bool, typer.Option("--comma", help="One comma-separated line, as spark-submit --jars expects it.")
+        bool, typer.Option("--comma", help="One comma-separated line, as for spark-submit --jars.")
     ] = False,
     archive: Annotated[
-        bool, typer.Option("--archive", help="Also archive their classes: once 40 s, then jobs start in half the time.")
+        bool, typer.Option("--archive", help="Archive classes: once 40 s, then jobs start in half the time.")
     ] = False,
 ) -> None:
-    """Download missing JVM jars and print the paths of all."""
+    """Download missing JVM jars and print all paths."""
     from ackstream.local import jars, submit
 
     console = Terminal(stderr=True)
@@ -191,23 +191,22 @@ def acls(
     principals: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Parties with their principals, such as correlate=User:CN=correlate. Others are User: and the name of "
-            "the party, after kafka.topic_prefix.",
+            help="Principal of a party, such as correlate=User:CN=correlate; default User:, kafka.topic_prefix, party.",
             metavar="PARTY=PRINCIPAL",
         ),
     ] = None,
     *,
     party: Annotated[
         list[str] | None,
-        typer.Option(help="Only this party; may be repeated. Without it: all but the operator.", metavar="PARTY"),
+        typer.Option(help="Party; repeatable; default all but the operator.", metavar="PARTY"),
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Set them, and create missing topics.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the commands that grant each party the least rights that it needs; or set these ACLs.
+    """Print the commands that grant each party its least rights, or set these ACLs.
 
-    As JSON: the grants of each principal, or the changes that --apply has made. With --apply, the login of the settings
-    must be that of an operator. Further rights of a principal are listed, and stay.
+    JSON: the grants of each principal, or the changes of --apply, which needs an operator's login. Further rights of a
+    principal are listed, and stay.
     """
     from ackstream.kafka import parties
     from ackstream.kafka.parties import PARTIES
@@ -241,7 +240,7 @@ def acls(
 def password() -> None:
     """Print the hash of a password, for gateway.users in the settings.
 
-    The terminal asks for it, or it is the first line of standard input: `ackstream password < file`.
+    From the terminal, or the first line of standard input: `ackstream password < file`.
     """
     from ackstream.gateway.access.passwords import hash_password
 
@@ -255,28 +254,26 @@ def password() -> None:
 
 
 def redrive(
-    where: Annotated[str, typer.Argument(help="Which dead letters: a condition in SQL; true for all.", metavar="SQL")],
+    where: Annotated[str, typer.Argument(help="Condition on dead letters in SQL; true for all.", metavar="SQL")],
     *,
     source: Annotated[
         str | None,
         typer.Option(
             "--from",
-            help="The dead letter topic of share groups, Kafka Connect or Spring, in place of the tables.",
+            help="Dead letter topic of share groups, Kafka Connect or Spring instead of the tables.",
             metavar="TOPIC",
         ),
     ] = None,
-    to: Annotated[
-        str | None, typer.Option(help="The Kafka topic for all, in place of where they came from.", metavar="TOPIC")
-    ] = None,
-    rate: Annotated[str, typer.Option(help="The most letters a second.", metavar="N/s")] = "50/s",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; show how many would be sent.")] = False,
+    to: Annotated[str | None, typer.Option(help="Kafka topic for all, instead of their own.", metavar="TOPIC")] = None,
+    rate: Annotated[str, typer.Option(help="Maximum letters per second.", metavar="N/s")] = "50/s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show how many would be sent.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send dead letters to where they came from, each once, even if the command is killed and run again.
+    """Send dead letters to their origin, each once, even if the command is killed and run again.
 
-    Columns for the condition: id, reason, queue, subject, topic, partition, given_up_at, deliveries, correlation_id;
-    with --from: id, reason, topic, partition, given_up_at, key, value. Each letter that is sent has a row in the table
-    audit. The command stops, with exit code 1, if many come back. Example: ackstream redrive "queue = 'orders'"
+    Columns: id, reason, queue, subject, topic, partition, given_up_at, deliveries, correlation_id; with --from: id,
+    reason, topic, partition, given_up_at, key, value. Each sent letter has a row in the table audit. Exit 1 if many
+    come back. Example: ackstream redrive "queue = 'orders'"
     """
     from ackstream.client import redrive as run
 

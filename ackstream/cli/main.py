@@ -94,7 +94,7 @@ def options(
     settings: Annotated[
         Path | None,
         typer.Option(
-            help="The settings file, in place of conf/ackstream.toml in the working directory.",
+            help="Settings file instead of conf/ackstream.toml in the working directory.",
             envvar="ACKSTREAM_CONF",
             metavar="FILE",
         ),
@@ -111,17 +111,16 @@ def options(
 
 @app.command()
 def demo(
-    commands: Annotated[int, typer.Option(min=1, help="Number of commands to send.", metavar="N")] = 2_000,
+    commands: Annotated[int, typer.Option(min=1, help="Number of commands.", metavar="N")] = 2_000,
     rate: Annotated[
         float, typer.Option(min=1, max=2_000, help="Commands per second, up to 2000.", metavar="RATE")
     ] = 50,
     *,
-    secure: Annotated[bool, typer.Option("--secure", help="With TLS, and a login and ACLs for each party.")] = False,
+    secure: Annotated[bool, typer.Option("--secure", help="Use TLS, and a login and ACLs per party.")] = False,
 ) -> None:
     """Send commands to simulated devices and show how they end; exit 1 if the counts do not add up.
 
-    Kafka is started unless `ackstream up` has already done so. All data is kept in the directory `demo` of the local
-    data. Nothing keeps running afterwards; the Delta tables stay.
+    Starts Kafka unless it runs. The Delta tables stay in the directory `demo` of the local data.
     """
     from ackstream.local.secured import environment
 
@@ -154,11 +153,9 @@ def _reason(error: BaseException) -> BaseException:
 
 
 def conformance(
-    paths: Annotated[
-        list[Path], typer.Argument(help="Case files (JSON Lines), or directories of them.", metavar="PATH")
-    ],
+    paths: Annotated[list[Path], typer.Argument(help="Files of cases (JSON Lines), or directories.", metavar="PATH")],
 ) -> None:
-    """Run Ditto Protocol cases against the library; exit 1 if one fails or its kind is unknown."""
+    """Run Ditto Protocol cases against the library; exit 1 if one fails or has an unknown kind."""
     raise typer.Exit(machine.shared_with_tests("conformance/runner.py").main(paths))
 
 
@@ -171,7 +168,7 @@ MIRROR = "mirror"
 """The one job with an argument."""
 
 Standby = Annotated[
-    bool, typer.Option("--standby", help="While another process runs the job, wait, and replace it within seconds.")
+    bool, typer.Option("--standby", help="Wait while another process runs the job; replace it within seconds.")
 ]
 
 
@@ -181,30 +178,26 @@ def _jobs(incomplete: str) -> list[str]:
 
 def submit(
     job: Annotated[
-        str, typer.Argument(help="A script in jobs/, such as correlate.", metavar="JOB", autocompletion=_jobs)
+        str, typer.Argument(help="Script in jobs/, such as correlate.", metavar="JOB", autocompletion=_jobs)
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="Arguments of the job: of mirror the name of a destination.", metavar="-- ARGUMENT"),
+        typer.Argument(help="For mirror the name of a destination.", metavar="-- ARGUMENT"),
     ] = None,
     *,
     master: Annotated[
-        str | None,
-        typer.Option(help="Where it runs, such as yarn, in place of spark.master of the settings.", metavar="URL"),
+        str | None, typer.Option(help="Spark master, such as yarn, instead of that of the settings.", metavar="URL")
     ] = None,
-    deploy_mode: Annotated[
-        Literal["client", "cluster"], typer.Option(help="Where its driver runs: here, or in the cluster.")
-    ] = "client",
+    deploy_mode: Annotated[Literal["client", "cluster"], typer.Option(help="Where the driver runs.")] = "client",
     conf: Annotated[
-        list[str] | None,
-        typer.Option(help="An entry of Spark, over those of the settings; repeatable.", metavar="KEY=VALUE"),
+        list[str] | None, typer.Option(help="Spark entry; overrides the settings; repeatable.", metavar="KEY=VALUE")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
     standby: Standby = False,
 ) -> None:
     """Print the complete spark-submit command of a job and run it.
 
-    SPARK_HOME is respected, on a cluster PYSPARK_PYTHON, and so are the entries of your own spark-defaults.conf.
+    Uses SPARK_HOME, your spark-defaults.conf and, on a cluster, PYSPARK_PYTHON.
     """
     settings = terminal.load()
     given = {"master": master or settings.spark.master, "conf": settings.spark.conf | dict(map(_entry, conf or ()))}
@@ -232,9 +225,9 @@ def run_together(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
     standby: Standby = False,
 ) -> None:
-    """Run several jobs in one Spark session, which takes less of a small machine than one for each.
+    """Run several jobs in one Spark session, which needs less memory than one session per job.
 
-    Ctrl-C stops all of them; when one ends, all end. A mirror runs by itself: `ackstream submit mirror NAME`.
+    When one ends, all end. A mirror runs alone: `ackstream submit mirror NAME`.
     """
     settings, known = terminal.load(), [name for name in machine.jobs() if name != MIRROR]
     if unknown := [name for name in jobs if name not in known]:
@@ -268,7 +261,7 @@ def _entry(text: str) -> tuple[str, str]:
 
 
 def gateway() -> None:
-    """Serve things over HTTP and WebSocket, and a live page of all requests; Ctrl-C stops it."""
+    """Serve things over HTTP and WebSocket, and the live page."""
     import asyncio
 
     from ackstream.gateway.exchange import connected
@@ -297,14 +290,14 @@ def gateway() -> None:
 
 
 def connect() -> None:
-    """Run the connections of the settings: commands come in, events and messages go out. Ctrl-C stops it."""
+    """Run the connections of the settings, to and from other systems."""
     from ackstream.connectivity.connector import Connector
 
     _run("connect", "connections", "id", Connector)
 
 
 def route() -> None:
-    """Run the routes of the settings: publishers' messages are passed on to other systems. Ctrl-C stops it."""
+    """Run the routes of the settings, which send publishers' messages to other systems."""
     from ackstream.connectivity.routes import Router
 
     _run("route", "routes", "name", Router)

@@ -23,33 +23,30 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 
-Name = Annotated[
-    str, typer.Option(help="Client name; a newer client with the same name replaces this one.", metavar="NAME")
-]
+Name = Annotated[str, typer.Option(help="Client name; a newer client of the name replaces this one.", metavar="NAME")]
 Outcome = Literal["accepted", "failed", "rejected"]
 
 
 def publish(
     value: Annotated[
-        str | None, typer.Argument(help="The message; without it, each line of standard input.", metavar="VALUE")
+        str | None, typer.Argument(help="Message; without it each line of standard input.", metavar="VALUE")
     ] = None,
     *,
-    topic: Annotated[str | None, typer.Option(help="Topic by which readers select messages.", metavar="TOPIC")] = None,
-    key: Annotated[str | None, typer.Option(help="The key of each message.", metavar="KEY")] = None,
+    topic: Annotated[str | None, typer.Option(help="Topic of the messages.", metavar="TOPIC")] = None,
+    key: Annotated[str | None, typer.Option(help="Key of the messages.", metavar="KEY")] = None,
     header: terminal.Headers = None,
     name: Name = "terminal",
     stage: Annotated[
         Literal["persisted", "accepted"],
-        typer.Option(help="Wait until the message is in the tables, or only in Kafka.", metavar="STAGE"),
+        typer.Option(help="Wait until it is in the tables, or in Kafka.", metavar="STAGE"),
     ] = "persisted",
-    timeout: Annotated[str, typer.Option(help="How long to wait for each receipt.", metavar="DURATION")] = "60s",
+    timeout: Annotated[str, typer.Option(help="Time to wait for each receipt.", metavar="DURATION")] = "60s",
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Publish messages, and print the receipt of each: CLIENT/SEQ, its stage, and how long that took.
+    """Publish messages, and print the receipt of each: CLIENT/SEQ, stage, and time from sending to acknowledgement.
 
-    The time is that from sending the message to its acknowledgement; the log-on before is not part of it. Exit 1 if one
-    is refused, 3 if one is not acknowledged in time. Example: ackstream publish '{"price": 7}' --topic orders --name
-    desk
+    Exit 1 if one is refused, 3 if one is not acknowledged in time.
+    Example: ackstream publish '{"price": 7}' --topic orders --name desk
     """
     from ackstream import client
 
@@ -122,21 +119,21 @@ def read(
     *,
     name: Name = "terminal",
     topic: Annotated[
-        list[str] | None, typer.Option(help="Topic pattern, with * for any characters; repeatable.", metavar="TOPIC")
+        list[str] | None, typer.Option(help="Topic pattern, * for any characters; repeatable.", metavar="TOPIC")
     ] = None,
     publisher: Annotated[
         list[str] | None, typer.Option(help="Publisher name pattern; repeatable.", metavar="NAME")
     ] = None,
-    role: Annotated[str | None, typer.Option(help="Required subscription that it serves.", metavar="ROLE")] = None,
+    role: Annotated[str | None, typer.Option(help="Required role of the reader.", metavar="ROLE")] = None,
     durable: Annotated[
-        bool, typer.Option("--durable", help="Keep messages for this name while it is away, until `readers forget`.")
+        bool, typer.Option("--durable", help="Keep messages while it is away, until `readers forget`.")
     ] = False,
     count: terminal.Count = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Print publishers' messages from now on, and acknowledge each after it is printed; Ctrl-C stops it.
+    """Print publishers' messages from now on, and acknowledge each.
 
-    With --durable it continues after the last message that it acknowledged. Example: ackstream read --topic 'orders*'
+    With --durable it continues after the last acknowledged message. Example: ackstream read --topic 'orders*'
     """
     from ackstream import client
     from ackstream.client.reading.samples import usable_lake
@@ -171,19 +168,16 @@ def _queues(incomplete: str) -> list[str]:
 
 
 def consume(
-    queue: Annotated[str, typer.Argument(help="The queue of the settings.", metavar="QUEUE", autocompletion=_queues)],
+    queue: Annotated[str, typer.Argument(help="Queue of the settings.", metavar="QUEUE", autocompletion=_queues)],
     *,
     name: Name = "terminal",
-    outcome: Annotated[
-        Outcome, typer.Option(help="How each message is settled: accepted, failed or rejected.", metavar="OUTCOME")
-    ] = "accepted",
+    outcome: Annotated[Outcome, typer.Option(help="How each message is settled.", metavar="OUTCOME")] = "accepted",
     count: terminal.Count = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Print the messages of a work queue, and settle each after it is printed; Ctrl-C stops it.
+    """Print the messages of a work queue, and settle each.
 
-    A message that is failed is delivered again, one that is rejected leaves the queue as a dead letter. Example:
-    ackstream consume work --count 1
+    A failed message is delivered again, a rejected one becomes a dead letter. Example: ackstream consume work --count 1
     """
     from ackstream import client
     from ackstream.client.reading.samples import usable_lake
@@ -254,7 +248,7 @@ readers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Readers
 
 @readers.command()
 def forget(
-    name: Annotated[str, typer.Argument(help="The name of the reader.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Name of the reader.", metavar="NAME")],
     timeout: terminal.Timeout = "60s",
 ) -> None:
     """Remove a durable reader that will not return: writers stop waiting for it.

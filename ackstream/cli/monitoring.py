@@ -38,17 +38,15 @@ STYLES: dict[Verdict, str] = {"answered": "green", "timed out": "yellow", "faile
 
 
 def watch(
-    window: Annotated[str, typer.Option(help="How far back the recent counts reach.", metavar="DURATION")] = "60s",
+    window: Annotated[str, typer.Option(help="Period of the recent counts.", metavar="DURATION")] = "60s",
     *,
-    once: Annotated[
-        bool, typer.Option("--once", help="Print once and exit; the default when the output is not a terminal.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit; default without a terminal.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show all planes live: requests, jobs, publishers, readers, queues, dead letters, and their trends.
 
-    Latency is measured from the request to its reply, by the broker's clock. Counting starts one window (at least the
-    default timeout) before now; Ctrl-C stops it. Example: ackstream watch --once --json
+    Latency is from request to reply, by the broker's clock. Counts begin one window (at least the default timeout)
+    before now. Example: ackstream watch --once --json
     """
     from kafka.errors import AuthorizationError, KafkaError
 
@@ -86,14 +84,12 @@ def watch(
 def inflight(
     limit: Annotated[
         int | None,
-        typer.Option(
-            min=1, help=f"Maximum number, oldest first.  [default: {SHOWN_REQUESTS}; all with --json]", metavar="N"
-        ),
+        typer.Option(min=1, help=f"Maximum, oldest first; default {SHOWN_REQUESTS}, with --json all.", metavar="N"),
     ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show the open requests, read from the checkpoint of the correlate job, whether or not it is running."""
+    """Show the open requests in the checkpoint of correlate, which need not run."""
     from ackstream.jobs.correlate.job import inflight as read
     from ackstream.observe.outcomes import epoch_milliseconds
     from ackstream.spark.session import quiet_session
@@ -215,12 +211,10 @@ def inflight_table(found: Sequence[InFlight], now: int) -> PlainTable:
 
 def topics(
     *,
-    asyncapi: Annotated[
-        bool, typer.Option("--asyncapi", help="Print the AsyncAPI document: schemas of keys, headers and values.")
-    ] = False,
+    asyncapi: Annotated[bool, typer.Option("--asyncapi", help="Print the AsyncAPI document, with schemas.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the topics of the settings with their writers, readers and contents."""
+    """List the topics with their writers, readers and contents."""
     from ackstream.kafka.parties import readers, writers
 
     settings = load()

@@ -24,49 +24,39 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings
 
-Status = Annotated[
-    int, typer.Option(min=100, max=599, help="The HTTP status: below 400 positive, else negative.", metavar="STATUS")
-]
-After = Annotated[str | None, typer.Option(help="How long to wait before each answer, such as 2s.", metavar="DURATION")]
+Status = Annotated[int, typer.Option(min=100, max=599, help="HTTP status; positive below 400.", metavar="STATUS")]
+After = Annotated[str | None, typer.Option(help="Delay of each answer, such as 2s.", metavar="DURATION")]
 Group = Annotated[
-    str | None,
-    typer.Option(help="A consumer group that shares the signals; else all of them. Not with --count.", metavar="NAME"),
+    str | None, typer.Option(help="Consumer group that shares the signals; not with --count.", metavar="NAME")
 ]
 
 POLL_SECONDS = 0.2
 
 
 def send(  # noqa: PLR0913 - the options of a command line
-    thing: Annotated[str | None, typer.Argument(help="The thing's id, such as org.acme:lamp.", metavar="THING")] = None,
+    thing: Annotated[
+        str | None, typer.Argument(help="Id of the thing, such as org.acme:lamp.", metavar="THING")
+    ] = None,
     path: Annotated[
         str | None,
-        typer.Argument(help="A path in the thing, such as /attributes/on; the payload of --message.", metavar="PATH"),
+        typer.Argument(help="Path in the thing, such as /attributes/on; payload of --message.", metavar="PATH"),
     ] = None,
     value: Annotated[
-        str | None, typer.Argument(help="The JSON value to set; without it the command is a query.", metavar="VALUE")
+        str | None, typer.Argument(help="JSON value to set; without it the command is a query.", metavar="VALUE")
     ] = None,
     *,
-    ack: Annotated[list[str] | None, typer.Option(help="A label to wait for; repeatable.", metavar="LABEL")] = None,
-    timeout: Annotated[
-        str | None, typer.Option(help="How long to wait, such as 10s or 500ms.", metavar="DURATION")
-    ] = None,
-    live: Annotated[bool, typer.Option("--live", help="Address the device itself, not its twin.")] = False,
-    message: Annotated[
-        str | None, typer.Option(help="Send a message with this subject instead of a command.", metavar="SUBJECT")
-    ] = None,
-    action: Annotated[
-        str | None, typer.Option(help=f"The command: {', '.join(THING_ACTIONS)}.", metavar="ACTION")
-    ] = None,
+    ack: Annotated[list[str] | None, typer.Option(help="Label to wait for; repeatable.", metavar="LABEL")] = None,
+    timeout: Annotated[str | None, typer.Option(help="Timeout, such as 10s or 500ms.", metavar="DURATION")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Address the device, not its twin.")] = False,
+    message: Annotated[str | None, typer.Option(help="Send a message with this subject.", metavar="SUBJECT")] = None,
+    action: Annotated[str | None, typer.Option(help=f"One of {', '.join(THING_ACTIONS)}.", metavar="ACTION")] = None,
     header: terminal.Headers = None,
-    no_response: Annotated[bool, typer.Option("--no-response", help="Send without waiting for a response.")] = False,
+    no_response: Annotated[bool, typer.Option("--no-response", help="Do not wait for a response.")] = False,
     progress: Annotated[bool, typer.Option("--progress", help="Print acknowledgements as they come.")] = False,
-    topic: Annotated[
-        str | None,
-        typer.Option(help="Send a record to this topic, its real name, instead of a command.", metavar="TOPIC"),
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="The record's key.", metavar="KEY")] = None,
+    topic: Annotated[str | None, typer.Option(help="Send a record to this topic (real name).", metavar="TOPIC")] = None,
+    key: Annotated[str | None, typer.Option(help="Key of the record.", metavar="KEY")] = None,
     value_file: Annotated[
-        Path | None, typer.Option(help="File with the record's value; - for standard input.", metavar="FILE")
+        Path | None, typer.Option(help="File with its value; - for standard input.", metavar="FILE")
     ] = None,
     file: Annotated[
         Path | None,
@@ -74,11 +64,10 @@ def send(  # noqa: PLR0913 - the options of a command line
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Send a command, a message or a record of any kind, wait for the reply, and print it.
+    """Send a command, a message or a record of any kind, and print the reply.
 
-    The status goes to standard error, the value to standard output; with --json all of the reply to standard output.
-    Exit 0 for a status of 2xx, 1 for any other status, 3 if no reply arrived. Example: ackstream send org.acme:lamp
-    /attributes/on true --ack fleet:done
+    The status goes to standard error, the value (with --json the reply) to standard output. Exit 0 for a status of 2xx,
+    1 for another, 3 without a reply. Example: ackstream send org.acme:lamp /attributes/on true --ack fleet:done
     """
     from ackstream.protocol.ditto import headers
     from ackstream.protocol.ditto.envelopes import decode
@@ -226,22 +215,22 @@ def _show(console: terminal.Terminal, reply: Reply, seconds: float, *, as_json: 
 
 
 def ack(
-    labels: Annotated[list[str], typer.Argument(help="The labels to issue, such as fleet:done.", metavar="LABEL...")],
+    labels: Annotated[list[str], typer.Argument(help="Labels to issue, such as fleet:done.", metavar="LABEL...")],
     *,
     status: Status = 200,
-    payload: Annotated[str | None, typer.Option(help="The payload, as JSON.", metavar="JSON")] = None,
+    payload: Annotated[str | None, typer.Option(help="Payload as JSON.", metavar="JSON")] = None,
     delay: After = None,
     group: Group = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="Acknowledge records of this topic, its real name, instead; repeatable.", metavar="TOPIC"),
+        typer.Option(help="Acknowledge records of this topic (real name); repeatable.", metavar="TOPIC"),
     ] = None,
     count: terminal.Count = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Acknowledge every command and message that requests one of the labels, and print it; Ctrl-C stops it.
+    """Acknowledge and print every command and message that requests one of the labels.
 
-    The labels are declared as this client's while it runs. Example: ackstream ack fleet:done --status 204
+    Declares the labels while it runs. Example: ackstream ack fleet:done --status 204
     """
     from ackstream.client import Ack
 
@@ -251,7 +240,7 @@ def ack(
 
 
 def respond(
-    value: Annotated[str | None, typer.Argument(help="The value of the response, as JSON.", metavar="JSON")] = None,
+    value: Annotated[str | None, typer.Argument(help="Value of the response as JSON.", metavar="JSON")] = None,
     *,
     status: Status = 200,
     delay: After = None,
@@ -259,9 +248,9 @@ def respond(
     count: terminal.Count = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Respond to every live command and live message that wants a response, as its device; Ctrl-C stops it.
+    """Respond as the device to live commands and messages that want a response.
 
-    Example: ackstream respond '{"temperature": 21}' while another terminal runs ackstream send org.acme:lamp --live
+    Answers `ackstream send org.acme:lamp --live` of another terminal. Example: ackstream respond '{"temperature": 21}'
     """
     from ackstream.client import Response
     from ackstream.protocol.ditto.labels import LIVE_RESPONSE

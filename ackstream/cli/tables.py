@@ -43,26 +43,19 @@ def _questions(incomplete: str) -> list[str]:
 def outcomes(
     question: Annotated[
         str | None,
-        typer.Argument(help="The question; without it, all are listed.", metavar="QUESTION", autocompletion=_questions),
+        typer.Argument(help="Question; without it all are listed.", metavar="QUESTION", autocompletion=_questions),
     ] = None,
     argument: Annotated[
         str | None,
-        typer.Argument(
-            help="For the question story the correlation-id of a request, for message-story CLIENT/SEQ, for trace "
-            "its id.",
-            metavar="ID",
-        ),
+        typer.Argument(help="Correlation-id for story, CLIENT/SEQ for message-story, id for trace.", metavar="ID"),
     ] = None,
     *,
-    sql: Annotated[
-        bool, typer.Option("--sql", help="Print the SQL of the question, with the meaning of each column.")
-    ] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print its SQL, with the meaning of each column.")] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Answer a predefined question from the Delta tables, such as which labels are slow or missing.
+    """Answer a predefined question from the Delta tables.
 
-    Exit 1 if a request, message or trace is asked for that is in no table. Example: ackstream outcomes
-    unfinished-samples
+    Exit 1 if no table has the request, message or trace. Example: ackstream outcomes unfinished-samples
     """
     from ackstream.lake import reading
     from ackstream.settings.base import nearest
@@ -147,19 +140,19 @@ def _indented(content: str | None) -> str:
 
 def sql(
     query: Annotated[
-        str | None, typer.Argument(help="SQL of DuckDB; without it, that of standard input.", metavar="SQL")
+        str | None, typer.Argument(help="SQL of DuckDB; without it from standard input.", metavar="SQL")
     ] = None,
     *,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A file with SQL; - for standard input.", metavar="FILE")
+        Path | None, typer.Option("--file", "-f", help="File with SQL; - for standard input.", metavar="FILE")
     ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a line of headings.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with headings.")] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Query the Delta tables with SQL, by DuckDB: each table is a view of its name. Without a query, list the tables.
+    """Query the Delta tables with SQL of DuckDB: each table is a view. Without a query list the tables.
 
-    Times are in UTC; bytes are text where they are UTF-8, else base64. Of several statements, separated by semicolons,
-    each result is printed. Example: ackstream sql "SELECT status, count(*) FROM outcomes GROUP BY status"
+    Times are UTC; bytes are text if UTF-8, else base64. The result of each statement is printed.
+    Example: ackstream sql "SELECT status, count(*) FROM outcomes GROUP BY status"
     """
     if as_csv and as_json:
         raise InputError("--csv and --json exclude each other: choose one.")
@@ -270,24 +263,20 @@ def _show(
 
 
 def maintain(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Tables to maintain; all if omitted.", metavar="TABLE")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Tables; default all.", metavar="TABLE")] = None,
     *,
     journal: Annotated[
         str | None,
-        typer.Option(
-            help="Remove changes of things older than this, such as 90d; no state is lost.", metavar="DURATION"
-        ),
+        typer.Option(help="Remove older changes of things, such as 90d; no state is lost.", metavar="DURATION"),
     ] = None,
     erase: Annotated[
-        list[str] | None, typer.Option(help="Remove all changes of this deleted thing first.", metavar="THING")
+        list[str] | None, typer.Option(help="Remove all changes of a deleted thing; repeatable.", metavar="THING")
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Compact the Delta tables and delete files no longer needed; the jobs may keep running.
+    """Compact the Delta tables and delete unneeded files; jobs may keep running.
 
-    If a table fails, the others are maintained, and the exit code is 1.
+    If a table fails, the others are maintained; exit 1.
     """
     from ackstream.lake import maintenance
     from ackstream.spark.session import quiet_session
@@ -313,14 +302,13 @@ def maintain(
 
 
 def migrate(
-    job: Annotated[str, typer.Argument(help="The stopped job: correlate, settle or queues.", metavar="JOB")],
+    job: Annotated[str, typer.Argument(help="Stopped job: correlate, settle or queues.", metavar="JOB")],
     *,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Move the checkpoint of a stopped job to other shards, shuffle partitions or another state store.
+    """Move the checkpoint of a stopped job to the shards, shuffle partitions or state store of the settings.
 
-    The new values are those of the settings. Open requests, offsets and time are kept; the former checkpoint stays
-    beside the new one. A migration that was interrupted can be repeated.
+    Open requests, offsets and time are kept, as is the former checkpoint. An interrupted migration can be repeated.
     """
     from ackstream.jobs.correlate.job import JOB as CORRELATE
     from ackstream.jobs.queues.job import JOB as QUEUES

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 FAILED, WRONG_INPUT, NO_ANSWER, INTERRUPTED = 1, 2, 3, 130
 """The exit codes of all commands, besides 0; ``docs/operate/operations.md`` has the table."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: one object per line.")]
-Count = Annotated[int | None, typer.Option(min=1, help="Stop after N of them; without it, at Ctrl-C.", metavar="N")]
-Timeout = Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for the settle job.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+Count = Annotated[int | None, typer.Option(min=1, help="Stop after N; without it at Ctrl-C.", metavar="N")]
+Timeout = Annotated[str, typer.Option(metavar="DURATION", help="Time to wait for the settle job.")]
 Headers = Annotated[
-    list[str] | None, typer.Option("--header", "-H", help="A further header; repeatable.", metavar="NAME=VALUE")
+    list[str] | None, typer.Option("--header", "-H", help="Further header; repeatable.", metavar="NAME=VALUE")
 ]
 
 MINUTE_MS = 60_000

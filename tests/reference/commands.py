@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _HEAD = """# Commands
 
-The help of `ackstream COMMAND --help`, written here by `python -m tests.reference`; defaults are in brackets. Output,
-exit codes and completion: [operations](../operate/operations.md#the-command-line).
+The help of each command, made by `python -m tests.reference`; defaults are in brackets. Output and completion:
+[operations](../operate/operations.md#the-command-line).
 """
 _SHARED = 3
 """An option of so many commands is described once."""
