@@ -44,7 +44,7 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class Bind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_bind"):
-    """Begins a session: the consumer wants messages.
+    """Begins a session of a consumer.
 
     :ivar backlog: messages it wants to hold at once; granted up to the queue's limit (A32); ``None``: ``PREFETCH``
     :ivar outcomes: the outcomes it may settle with besides ``accepted`` (S20)
@@ -57,7 +57,7 @@ class Bind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queu
 
 
 class Alive(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_alive"):
-    """Keeps a session; sent several times within its lease. It is also the transport ack (S15), which settles nothing.
+    """Keeps a session; sent several times within its lease. It is the transport ack (S15) and settles nothing.
 
     :ivar received: the answers up to this number have arrived, or were reported as missing: the leases of their
         messages begin
@@ -73,7 +73,7 @@ class Alive(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="que
 
 
 class Unbind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_unbind"):
-    """Ends a session; its messages are delivered to others. ``handed_out`` is as of :class:`Alive`."""
+    """Ends a session; its messages go to others. ``handed_out`` is as in :class:`Alive`."""
 
     handed_out: int = 0
 
@@ -95,7 +95,7 @@ QueueRequest: TypeAlias = Bind | Alive | Unbind | SettleMessages
 
 
 class Bound(_Record, frozen=True, tag_field="type", tag="bound"):
-    """The session has begun; or it goes on, and this number shows the consumer whether it has missed earlier ones.
+    """The session has begun, or goes on: missing numbers before this one were lost.
 
     :ivar backlog: messages it may hold at once (0: any number)
     :ivar lease_ms: how long it may hold a message from the record on that reports it as received (0: for ever)
@@ -145,7 +145,7 @@ class NotSettled(_Record, frozen=True, tag_field="type", tag="not_settled"):
 
 
 class Unbound(_Record, frozen=True, tag_field="type", tag="unbound"):
-    """The session has ended; its messages are delivered to others."""
+    """The session has ended; its messages go to others."""
 
     reason: UnboundReason
 

@@ -64,7 +64,7 @@ class AppAck(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", 
 
 
 class ProtocolAck(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="protocol_ack"):
-    """The library of a reader of the kind ``protocol`` has all samples up to ``up_to``; it reports nothing else."""
+    """A reader of the kind ``protocol`` has all samples up to ``up_to``; it reports nothing else."""
 
     reader: Name
     writer: Name
@@ -75,7 +75,7 @@ class ProtocolAck(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 
 class ReaderStart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="reader_start"):
-    """A reader starts or restarts; earlier acknowledgements under its name stay valid.
+    """A reader starts; earlier acknowledgements of its name stay valid.
 
     Each shard answers with a :class:`ReaderState`; the reader repeats the record until it has all of them. The answer
     to an epoch that is not the newest names the newest: the reader takes a later one. A running reader that may have
@@ -95,14 +95,14 @@ class ReaderStart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 
 class ReaderAlive(msgspec.Struct, frozen=True, tag_field="type", tag="reader_alive"):
-    """A reader renews its lease; sent every third of it."""
+    """Renews the lease of a reader; sent every third of it."""
 
     reader: Name
     epoch: Number
 
 
 class ReaderStop(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="reader_stop"):
-    """A reader leaves for good: only a required role still waits, for its quorum (R20).
+    """A reader leaves for good; only required roles still wait, for their quorum (R20).
 
     :ivar epoch: ``None`` removes the reader of any epoch, with its state; each shard answers with a
         :class:`ReaderRemoved`
@@ -113,7 +113,7 @@ class ReaderStop(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="typ
 
 
 class WriterStateRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="writer_asks"):
-    """A writer asks for the state of its samples; answered by a :class:`WriterState`.
+    """Asks for the state of a writer's samples: :class:`WriterState`.
 
     :ivar required: the roles that its samples need from now on, besides those of the settings; they hold until it names
         others, or none. ``None`` changes nothing
@@ -124,7 +124,7 @@ class WriterStateRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag_fi
 
 
 class ReadersRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="readers_asked"):
-    """An operator asks which readers are known; each shard answers with :class:`KnownReaders`.
+    """Asks for the known readers; each shard answers with :class:`KnownReaders`.
 
     :ivar name: the key of the answers
     :ivar number: of the question; its answers repeat it. Of several in one batch only the last one is answered
@@ -135,7 +135,7 @@ class ReadersRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=
 
 
 class AppAckConf(msgspec.Struct, frozen=True, tag_field="type", tag="app_ack_conf"):
-    """The AppAck with this count is stored: the reader need not repeat it."""
+    """The AppAck with this count is stored."""
 
     reader: str
     writer: str
@@ -144,7 +144,7 @@ class AppAckConf(msgspec.Struct, frozen=True, tag_field="type", tag="app_ack_con
 
 
 class ApplicationAcknowledged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="application_ack"):
-    """A reader has newly acknowledged samples; one such event per sample and reader."""
+    """Newly acknowledged samples; one event per sample and reader."""
 
     writer: str
     reader: str
@@ -156,7 +156,7 @@ class ApplicationAcknowledged(msgspec.Struct, frozen=True, omit_defaults=True, t
 
 
 class SamplesDone(msgspec.Struct, frozen=True, tag_field="type", tag="samples_done"):
-    """Samples of a writer that all required readers have acknowledged, as all up to ``released``; publishers wait."""
+    """Samples of a writer that all required readers have acknowledged, as all up to ``released``."""
 
     writer: str
     intervals: tuple[tuple[int, int], ...]
@@ -184,7 +184,7 @@ class KnownWriter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="reader_state"):
-    """The state of the writers of a reader in one shard: the answer to its :class:`ReaderStart`.
+    """The state of a reader's writers in one shard: the answer to :class:`ReaderStart`.
 
     The answer is complete when each shard of ``0 … shards - 1`` has sent each part of ``0 … parts - 1``. A writer that
     occurs in none of them has nothing stored yet.
@@ -206,7 +206,7 @@ class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 
 
 class ReaderRemoved(msgspec.Struct, frozen=True, tag_field="type", tag="reader_removed"):
-    """One of ``shards`` shards has removed a reader: by a :class:`ReaderStop` without an epoch, or for its silence.
+    """One of ``shards`` shards removed a reader, by :class:`ReaderStop` without an epoch or for its silence.
 
     :ivar epoch: the last one that it knew of, 0: none; a reader that has started since is not meant
     """
@@ -234,7 +234,7 @@ class KnownReader(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KnownReaders(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="readers_known"):
-    """An answer to :class:`ReadersRequest` of one of ``shards`` shards, in parts; ``number``: of the question."""
+    """A part of a shard's answer to :class:`ReadersRequest`; ``number`` is that of the question."""
 
     name: str
     shard: int
@@ -246,7 +246,7 @@ class KnownReaders(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t
 
 
 class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="writer_state"):
-    """The state of a writer's samples: the answer to :class:`WriterStateRequest`, split if there are very many runs.
+    """The state of a writer's samples, in parts if they are many: the answer to :class:`WriterStateRequest`.
 
     :ivar written: the last sample that was stored, else 0
     :ivar released: all required readers have acknowledged everything up to this sample

@@ -15,8 +15,7 @@ _HEAD = """# Tables
 
 The Delta tables, made by `python -m tests.reference` of `lake/schemas.toml`. Each is a directory below `lake.path`
 (`ACKSTREAM_LAKE_PATH`). `ackstream sql` has them as views; `ackstream outcomes` answers predefined questions. Spark,
-DuckDB, Trino and delta-rs read them; delta-rs needs `DeltaTable.scan()` for `things` and `things_search`, which have
-deletion vectors.
+DuckDB, Trino and delta-rs read them; in delta-rs `things` and `things_search` need `DeltaTable.scan()`.
 
 Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pandas). DuckDB:
 `INSTALL delta; LOAD delta; SELECT … FROM delta_scan('LAKE/outcomes')`.
@@ -44,7 +43,7 @@ SELECT s.correlation_id, s.thing_id, s.received_at FROM signals s
 WHERE s.response_required AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.id = s.id);
 ```
 
-| table | rows | written by |
+| table | one row per | written by |
 | --- | --- | --- |
 """
 _SHARED = 3
@@ -62,7 +61,8 @@ def page() -> str:
 
 
 def _about(table: Table) -> str:
-    return table.comment + (" Its rows change." if table.derived else "")
+    about = table.comment.removeprefix("One row per ").removesuffix(".")
+    return about + ("; its rows change" if table.derived else "")
 
 
 def _table(table: Table, shared: set[str]) -> str:

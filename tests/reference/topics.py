@@ -13,18 +13,17 @@ from tests.contract.asyncapi import FORMATS, HEADERS, Example, RecordFormat, Top
 
 _HEAD = """# Topics
 
-The topics with their keys, record headers and values, made by `python -m tests.reference`. For programs:
-[asyncapi.json](../asyncapi.json) (AsyncAPI 3, with JSON Schemas); `ackstream topics --asyncapi` prints it with your
-prefix and brokers. The order of records is in [the wire contract](wire.md).
+Keys, record headers and values, made by `python -m tests.reference`. With JSON Schemas:
+[asyncapi.json](../asyncapi.json) (AsyncAPI 3); `ackstream topics --asyncapi` prints it with your prefix and brokers.
+The order of records: [the wire contract](wire.md).
 
-- A kind of record is in **bold**, followed by its schema. Values are JSON unless a media type is named.
+- A **kind** of record is followed by its schema. Values are JSON unless a media type is named.
 - Headers in *italics* are optional. `command` has the name of the kind.
 - All topics have `message.timestamp.type=LogAppendTime`; those that clients write have `compression.type=uncompressed`.
 - The key decides partition and order, by murmur2 as in Java's clients.
 - Readers ignore unknown members and headers. An example is shown once.
 
-Topics of applications (`correlate.request_topics`, `correlate.ack_topics`) have
-[records of any kind](wire.md#records-of-any-kind).
+Topics of applications: [records of any kind](wire.md#records-of-any-kind).
 
 | topic | records | written by | read by |
 | --- | --- | --- | --- |
@@ -55,8 +54,8 @@ def _title(topic: str) -> str:
 
 def _row(topics: list[str]) -> str:
     named = ", ".join(f"[{topic}](#{_title(topic).lower()})" for topic in topics)
-    by = (", ".join(dict.fromkeys(chain.from_iterable(map(parties, topics)))) for parties in (writers, readers))
-    return f"| {named} | {FORMATS[topics[0]].about} | {' | '.join(by)} |\n"
+    written, read = (", ".join(chain.from_iterable(map(parties, topics))) for parties in (writers, readers))
+    return f"| {named} | {FORMATS[topics[0]].about} | {written} | {'the same' if read == written else read} |\n"
 
 
 def _section(topic: str, about: TopicFormat, known: set[str]) -> str:
