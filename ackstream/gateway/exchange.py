@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -104,6 +104,10 @@ class Exchange:
         with self._sending(), self._outcomes.expect(command.headers[CORRELATION_ID], command.topic.thing_id) as outcome:
             await self._wait(self._requester.publish(command))
             return await self.within(self._wait(outcome), seconds)
+
+    def cancel(self, correlation_ids: Iterable[str]) -> bool:
+        """Cancel requests by their ids on the wire; return whether one is open and sent by this gateway; any thread."""
+        return True in [self._requester.cancel(one) for one in correlation_ids]
 
     def interrupt(self) -> None:
         """End all waits with 503, and send no further requests; those already sent continue in Kafka."""

@@ -205,6 +205,7 @@ class Gateway(Part):
     access_file: OptionalPath = None
     issuers: tuple[Issuer, ...] = ()
     proxy: Proxy = Proxy()
+    operators: tuple[str, ...] = ()
     audit: Literal["changes", "all", "off"] = "changes"
     allowed_origins: tuple[Annotated[str, Field(pattern=_ORIGIN)], ...] = ()
     allowed_hosts: tuple[Annotated[str, Field(pattern=_HOST)], ...] = ()

@@ -11,6 +11,7 @@ import msgspec
 from ackstream import __version__
 from ackstream.gateway.http.operations import EVENT_STREAM, FORM, HEADER_PARAMETERS, MERGE_PATCH, OPERATIONS, PREFIX
 from ackstream.gateway.page.live import View
+from ackstream.gateway.page.pages import ActionOrder
 from ackstream.gateway.page.stories import Story, Trace
 from tests.contract.asyncapi import DITTO_SCHEMAS, Json, of_types, reference
 
@@ -30,7 +31,7 @@ SCHEMAS: Json = {
     | {"propertyNames": DITTO_SCHEMAS["Aggregate"]["properties"]["value"]["propertyNames"]},
     **{name: DITTO_SCHEMAS[name] for name in ("AckEntry", "Headers")},
     "Error": DITTO_SCHEMAS["DittoError"],
-    **of_types([View, Story, Trace]),
+    **of_types([View, Story, Trace, ActionOrder]),
 }
 """All schemas, by name."""
 

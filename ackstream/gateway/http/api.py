@@ -21,7 +21,7 @@ from ackstream.gateway.http.event_streams import (
     SignalEvents,
     accepts_events,
 )
-from ackstream.gateway.http.operations import LIST, OF_MANY, PREFIX, Body, Match, find, methods
+from ackstream.gateway.http.operations import LIST, OF_MANY, PREFIX, Match, find, methods
 from ackstream.gateway.middleware.audit import Sender
 from ackstream.gateway.middleware.commands import AdmittedCommand, admit, check_headers
 from ackstream.protocol.ditto import signal_defaults
@@ -90,7 +90,9 @@ class Api:
         if operation.kind == "messages":
             raise not_acceptable()
         content_type = request.headers.get("content-type", "")
-        body = b"" if operation.body is None else await self._body(request, operation.body, content_type)
+        # a page may send other media types without a preflight request, but not JSON
+        foreign = operation.body == "json" and "origin" in request.headers
+        body = b"" if operation.body is None else await read_body(self._dependencies, request, only_json=foreign)
         if operation.kind in ("whoami", "permissions"):
             whoami, access = operation.kind == "whoami", self._dependencies.access
             found = responses.named(subjects) if whoami else check_permissions(access, subjects, body)
@@ -165,24 +167,24 @@ class Api:
             return responses.of_reply(first, asked, client_id)
         return EventResponse(search.frames(), client_id, *around)
 
-    async def _body(self, request: Request, body: Body, content_type: str) -> bytes:
-        kind = translation.media_type(content_type)
-        if body == "json" and "origin" in request.headers and not translation.is_json(kind):
-            # a page may send other media types without a preflight request, but not JSON
-            raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
-        maximum = self._settings.max_body_bytes
-        if int(request.headers.get("content-length", "0")) > maximum:
-            raise body_too_large(maximum)
 
-        async def read() -> bytes:
-            found = bytearray()
-            async for chunk in request.stream():
-                found += chunk
-                if len(found) > maximum:
-                    raise body_too_large(maximum)
-            return bytes(found)
+async def read_body(dependencies: Dependencies, request: Request, *, only_json: bool) -> bytes:
+    """Return a body; raises 415: not JSON, which no page of another site sends unasked, 413: too large, 408: late."""
+    content_type, maximum = request.headers.get("content-type", ""), dependencies.settings.gateway.max_body_bytes
+    if only_json and not translation.is_json(translation.media_type(content_type)):
+        raise media_type_unsupported(content_type, JSON_CONTENT_TYPE)
+    if int(request.headers.get("content-length", "0")) > maximum:
+        raise body_too_large(maximum)
 
-        return await self._dependencies.exchange.receive(read(), REQUEST_SECONDS)
+    async def read() -> bytes:
+        found = bytearray()
+        async for chunk in request.stream():
+            found += chunk
+            if len(found) > maximum:
+                raise body_too_large(maximum)
+        return bytes(found)
+
+    return await dependencies.exchange.receive(read(), REQUEST_SECONDS)
 
 
 class Expectation(msgspec.Struct, frozen=True):

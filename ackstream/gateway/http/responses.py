@@ -181,7 +181,8 @@ async def on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, DittoError):
         return of_error(error)
     if isinstance(error, HTTPException):
+        allowed = sorted((error.headers or {}).get("Allow", "").split(", "))
         wrong_method = error.status_code == METHOD_NOT_ALLOWED
-        return of_error(method_not_allowed(request.method, ["GET"]) if wrong_method else not_found(request.url.path))
+        return of_error(method_not_allowed(request.method, allowed) if wrong_method else not_found(request.url.path))
     log.error("The request %s %s failed.", request.method, request.url.path, exc_info=error)
     return of_error(internal_error())

@@ -1,9 +1,9 @@
 """The audit: actions at the gateway, and refusals, as records that no text of a client can forge.
 
-Recorded are refusals, failed sign-ins, WebSockets that open, changes of the access file, and commands that are carried
-out: those that change something, or all (``gateway.audit``). Failed sign-ins and requests refused unread need no right
-to cause, so they are counted where they are too many. Each part of a record has a field of its own, cut to a length;
-unverified names of clients are in none. On their way to Kafka records are numbered, and sent until the broker has them.
+Recorded are refusals, failed sign-ins, WebSockets that open, changes of the access file, actions of operators, and the
+commands carried out that change something, or all (``gateway.audit``). Failed sign-ins and requests refused unread need
+no right to cause, so they are counted where they are too many. Each part of a record has a field of its own, cut to a
+length; unverified names of clients are in none. Records are numbered, and sent until Kafka has them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from starlette.requests import HTTPConnection
@@ -107,14 +107,31 @@ class Audit:
     def attempt(self, sender: Sender, kind: Kind, command: Envelope, event: str = "command") -> Iterator[Attempt]:
         """Begin to record a command (with the client's correlation-id) by its kind, and its refusal in the block."""
         attempt = Attempt(self, sender, kind, command, event)
-        if attempt.recorded and self._full():
-            raise unavailable("The audit cannot be written at the moment, so nothing is done.", "Try again.")
+        if attempt.recorded:
+            self._check_room()
         try:
             yield attempt
         except AccessDeniedError as error:
             identity = command.headers.get(CORRELATION_ID)
             attempt.write(str(identity) if identity else None, allowed=False, status=error.status, reason=error.lacking)
             raise
+
+    @contextmanager
+    def action(self, sender: Sender, name: str, of: str) -> Iterator[None]:
+        """Record the action of an operator once the block has ended, with its error if there is one."""
+        self._check_room()
+        write = partial(self.write, "command", sender, command=f"gateway/actions/{name}", path=of)
+        try:
+            yield
+        except Exception as error:
+            lacking = getattr(error, "lacking", None)
+            write(allowed=not lacking, status=getattr(error, "status", 500), reason=lacking or str(error))
+            raise
+        write(allowed=True)
+
+    def _check_room(self) -> None:
+        if self._full():
+            raise unavailable("The audit cannot be written at the moment, so nothing is done.", "Try again.")
 
     def opened(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> None:
         """Record that a WebSocket was opened."""
@@ -163,16 +180,11 @@ class Audit:
             return
         subject, roles = _divided(sender.subjects)
         texts |= {"address": sender.address, "method": sender.method}
+        own = {name: text and text[:MAX_CHARACTERS] for name, text in (_ABSENT | texts).items()}
         row = AuditRow(
-            event=event,
-            received_at=round(time.time() * 1000),
-            subject=subject,
-            roles=roles,
-            allowed=allowed,
-            count=count,
-            status=status,
-            **{name: text and text[:MAX_CHARACTERS] for name, text in (_ABSENT | texts).items()},
-        )
+            event=event, received_at=round(time.time() * 1000), subject=subject, roles=roles, allowed=allowed,
+            count=count, status=status, **own,
+        )  # fmt: skip
         self._take(row)
 
 

@@ -59,14 +59,34 @@ function sparkline(counts) {
   return drawn;
 }
 
-// rows of cells, each a text, a node, or [text, class]
+// The key of an element that can have the focus: the same one is in the next rendering, too.
+const keyOf = (made) => made?.dataset?.key ?? made?.getAttribute?.("href");
+
+// Replaces the content of an element. Equal content stays, so that a selection lasts; the focus stays in any case.
+function put(id, ...nodes) {
+  const target = byId(id), next = target.cloneNode(false), focused = document.activeElement;
+  next.append(...nodes);
+  if (next.isEqualNode(target)) return;
+  const key = target.contains(focused) ? keyOf(focused) : null;
+  target.replaceChildren(...next.childNodes);
+  if (key) [...target.querySelectorAll("a, button")].find((one) => keyOf(one) === key)?.focus({ preventScroll: true });
+}
+
+// A screen reader reads a status again whenever it is set.
+function write(id, text) {
+  if (byId(id).textContent !== text) byId(id).textContent = text;
+}
+
+// rows of cells, each a text, a node, or [text, class]; the first one names its row
 function table(id, heads, rows, more = 0) {
+  const name = (content) => element("th", { scope: "row" }, content);
   const cell = (content) => (Array.isArray(content) ? element("td", { class: content[1] }, content[0]) : element("td", {}, content));
-  const body = rows.map((row) => element("tr", {}, ...row.map(cell)));
+  const body = rows.map(([first, ...others]) => element("tr", {}, name(first), ...others.map(cell)));
   if (more > 0) body.push(element("tr", {}, element("td", { colspan: String(heads.length) }, `and ${number(more)} more`)));
   if (!rows.length) body.push(element("tr", {}, element("td", {}, "nothing yet")));
-  const head = rows.length ? [element("thead", {}, element("tr", {}, ...heads.map((title) => element("th", {}, title))))] : [];
-  byId(id).replaceChildren(...head, element("tbody", {}, ...body));
+  const column = (title) => (title ? element("th", { scope: "col" }, title) : element("td", {}));
+  const head = rows.length ? [element("thead", {}, element("tr", {}, ...heads.map(column)))] : [];
+  put(id, ...head, element("tbody", {}, ...body));
 }
 const kind = (status, how) => (how === "timeout" || status === 408 ? "late" : status < 300 ? "good" : "bad");
 
@@ -94,11 +114,12 @@ function failure(entry) {
     element("div", {}, ...missing));
 }
 
-function letter(entry) {
+function letter(entry, id) {
   return element("li", {},
     element("div", { class: "line" },
       element("span", { class: "status text-bad" }, entry.reason || "unknown reason"),
       moment(entry.at),
+      ...(id ? actButton("redrive", id) : []),
       element("span", {}, [entry.origin && `from ${entry.origin}`, entry.key && `key ${entry.key}`, `${number(entry.size)} bytes`].filter(Boolean).join(", "))),
     ...(entry.content ? [element("pre", {}, entry.content)] : []));
 }
@@ -106,6 +127,65 @@ function letter(entry) {
 function job(entry) {
   const lags = entry.lags.map((lag) => `${lag.topic} ${number(lag.records)}`).join(", ");
   return [entry.job, entry.alive ? ["alive", "text-good"] : [`silent for ${span(entry.silent)}`, "text-bad"], lags || "–"];
+}
+
+let mayAct = false;
+
+const ACTIONS = {
+  redrive: {
+    verb: "Send again", title: "Send this dead letter again?",
+    text: "Its record goes to its topic, or to the queue that gave it up, with the header redriven-from. A dead letter is sent again once.",
+  },
+  cancel: {
+    verb: "Cancel request", title: "Cancel this request?",
+    text: "It ends with the status 499. Work that has begun is not undone.",
+  },
+  forget: {
+    verb: "Forget", title: "Forget this reader?",
+    text: "Publishers no longer wait for it, and no messages are kept for it. If it is running, it ends with an error.",
+  },
+};
+
+// none for those who may not act
+function actButton(action, of) {
+  if (!mayAct) return [];
+  const { verb } = ACTIONS[action];
+  const made = element("button", { class: "act", type: "button", "aria-label": `${verb}: ${of}`, "data-key": `${action} ${of}` }, verb);
+  made.addEventListener("click", () => ask(action, of));
+  return [made];
+}
+
+function ask(action, of) {
+  const { verb, title, text } = ACTIONS[action];
+  write("dialog-title", title);
+  write("dialog-text", text);
+  write("dialog-of", of);
+  write("dialog-result", "");
+  write("dialog-yes", verb);
+  write("dialog-no", "Close");
+  byId("dialog-yes").hidden = false;
+  byId("dialog-yes").onclick = () => act(action, of);
+  byId("dialog").showModal();
+  // the safe answer is the one that Enter gives
+  byId("dialog-no").focus();
+}
+
+async function act(action, of) {
+  byId("dialog-yes").hidden = true;
+  byId("dialog-no").focus();
+  write("dialog-result", "Working …");
+  let result;
+  try {
+    const body = JSON.stringify({ action, of });
+    const answer = await fetch(`${location.origin}/actions`, { method: "POST", headers: { "content-type": "application/json" }, body });
+    const found = await answer.json();
+    result = answer.ok ? found.result : [found.message, found.description].filter(Boolean).join(" ");
+  } catch (error) {
+    result = `No answer (${error.message}): the action may have been done.`;
+  }
+  // meanwhile it may have been opened for another one
+  if (byId("dialog-of").textContent === of && byId("dialog-yes").hidden) write("dialog-result", result);
+  refresh();
 }
 
 function showPlanes(planes, jobs, now) {
@@ -118,7 +198,7 @@ function showPlanes(planes, jobs, now) {
       element("span", {}, name),
       element("small", {}, planes.newest[source[name]] ? `newest ${ago(planes.newest[source[name]], now)}` : "nothing yet"),
       sparkline(counts)));
-  byId("trends").replaceChildren(...tiles);
+  put("trends", ...tiles);
   const more = (name, shown) => (planes.in_all[name] ?? 0) - shown.length;
   table("jobs", ["job", "state", "records still to be read"], jobs.map(job));
   const publishers = planes.publishers.map((one) => [
@@ -127,8 +207,10 @@ function showPlanes(planes, jobs, now) {
   table("publishers", ["publisher", "last number", "stored", "refused", "newest"], publishers, more("publishers", publishers));
   const readers = planes.readers.map((one) => [
     one.reader, [one.role, one.durable ? "durable" : "temporary"].filter(Boolean).join(", "), number(one.writers), number(one.acknowledged),
-    one.behind === null ? "–" : [number(one.behind), one.behind ? "text-late" : "text-good"], ago(one.at, now)]);
-  table("readers", ["reader", "role", "writers", "acknowledged", "behind", "newest"], readers, more("readers", readers));
+    one.behind === null ? "–" : [number(one.behind), one.behind ? "text-late" : "text-good"], ago(one.at, now),
+    ...(mayAct ? [one.durable ? actButton("forget", one.reader)[0] : ""] : [])]);
+  const readerHeads = ["reader", "role", "writers", "acknowledged", "behind", "newest", ...(mayAct ? [""] : [])];
+  table("readers", readerHeads, readers, more("readers", readers));
   const queues = planes.queues.map((one) => [
     one.queue, number(one.consumers), number(one.held), span(one.oldest), number(one.delivered),
     [number(one.redelivered), one.redelivered ? "text-late" : ""], [number(one.settled), "text-good"],
@@ -137,8 +219,8 @@ function showPlanes(planes, jobs, now) {
   const lakes = planes.destinations.map((one) => [
     one.destination, one.behind === null ? "–" : [number(one.behind), one.behind ? "text-late" : "text-good"], ago(one.at, now)]);
   table("destinations", ["destination", "batches behind", "newest"], lakes);
-  const letters = planes.dead_letters.map(letter);
-  byId("letters").replaceChildren(...(letters.length ? letters : [element("li", {}, "none")]));
+  const letters = planes.dead_letters.map((one, at) => letter(one, planes.letter_ids[at]));
+  put("letters", ...(letters.length ? letters : [element("li", {}, "none")]));
 }
 
 let failures = [];
@@ -147,31 +229,46 @@ function showFailures() {
   const wanted = byId("filter").value.trim();
   const text = (entry) => [entry.correlation_id, entry.thing_id ?? "", ...entry.missing].join(" ");
   const shown = failures.filter((entry) => text(entry).includes(wanted)).map(failure);
-  byId("failures").replaceChildren(...(shown.length ? shown : [element("li", {}, "none")]));
+  put("failures", ...(shown.length ? shown : [element("li", {}, "none")]));
 }
 
 function show(view) {
-  byId("window").textContent = `in the last ${span(view.window)}`;
-  byId("in-flight").textContent = number(view.in_flight);
-  byId("oldest").textContent = view.oldest === null ? "" : `oldest ${span(view.oldest)}`;
+  mayAct = view.may_act;
+  write("window", `in the last ${span(view.window)}`);
+  write("in-flight", number(view.in_flight));
+  write("oldest", view.oldest === null ? "" : `oldest ${span(view.oldest)}`);
   for (const how of ["answered", "timed out", "failed"]) {
     const id = how.replace(" ", "-");
-    byId(id).textContent = number(view.counts[how].recent);
-    byId(`${id}-total`).textContent = `${number(view.counts[how].total)} in all`;
-    byId(`${id}-trend`).replaceChildren(sparkline(view.trends[how] ?? []));
+    write(id, number(view.counts[how].recent));
+    write(`${id}-total`, `${number(view.counts[how].total)} in all`);
+    put(`${id}-trend`, sparkline(view.trends[how] ?? []));
   }
-  byId("p50").textContent = span(view.counts.answered.p50);
-  byId("p95").textContent = span(view.counts.answered.p95);
-  byId("note").textContent = view.note;
+  write("p50", span(view.counts.answered.p50));
+  write("p95", span(view.counts.answered.p95));
+  write("note", view.note);
   tallies("parties", "party", view.parties, view.parties_in_all);
   tallies("labels", "label", view.labels, view.labels_in_all);
-  byId("age").textContent = view.newest === null ? "nothing decided yet" : `newest ${ago(view.newest, view.now)}`;
+  write("age", view.newest === null ? "nothing decided yet" : `newest ${ago(view.newest, view.now)}`);
   failures = view.failures;
   showFailures();
   showPlanes(view.planes, view.jobs, view.now);
+  showStoryAction();
+  // what scrolls is reached by Tab; what does not is no stop on the way
+  for (const one of document.querySelectorAll(".wide, .list")) {
+    if (one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight) one.setAttribute("tabindex", "0");
+    else one.removeAttribute("tabindex");
+  }
 }
 
-let due;
+let latest, frame, due;
+
+// However often data or keys come, the page is rendered once a frame, and only the latest data are.
+function paint() {
+  frame ??= requestAnimationFrame(() => {
+    frame = undefined;
+    if (latest) show(latest);
+  });
+}
 
 async function refresh() {
   clearTimeout(due);
@@ -180,10 +277,11 @@ async function refresh() {
   try {
     const answer = await fetch(`${location.origin}/live.json`, { cache: "no-store" });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
-    show(await answer.json());
-    byId("state").textContent = "live";
+    latest = await answer.json();
+    paint();
+    write("state", "live");
   } catch (error) {
-    byId("state").textContent = `no answer (${error.message})`;
+    write("state", `no answer (${error.message})`);
   }
   clearTimeout(due);
   due = setTimeout(refresh, PAUSE);
@@ -233,8 +331,17 @@ const STORIES = {
   "trace-id": { title: "Trace", path: "/trace.json", shown: requests, unknown: "No request of this trace is known." },
 };
 
+// the correlation-id of the story that is shown, if it is of a request that is not decided
+let open = "";
+
+function showStoryAction() {
+  put("story-act", ...(open ? actButton("cancel", open) : []));
+}
+
 async function tell(by, name) {
   const { title, path, shown, unknown } = STORIES[by];
+  open = "";
+  showStoryAction();
   byId("story").hidden = false;
   byId("story-of").textContent = title;
   byId("story-id").textContent = name;
@@ -253,6 +360,9 @@ async function tell(by, name) {
   byId("story-note").textContent = story.note ?? "";
   // what the note says may be why nothing was found
   byId("happenings").replaceChildren(...(lines.length || story.note ? lines : [element("li", {}, unknown)]));
+  const seen = (event) => (story.happenings ?? []).filter((entry) => entry.event === event).length;
+  open = by === "correlation-id" && seen("request") > seen("outcome") ? name : "";
+  showStoryAction();
 }
 
 // a correlation-id is encoded, so it never begins with a question mark
@@ -291,7 +401,8 @@ function search(form, by, start) {
 search("search", "correlation-id", "#");
 search("message-search", "message", MESSAGE);
 search("trace-search", "trace", TRACE);
-byId("filter").addEventListener("input", showFailures);
+byId("filter").addEventListener("input", paint);
+byId("dialog-no").addEventListener("click", () => byId("dialog").close());
 addEventListener("hashchange", follow);
 document.addEventListener("visibilitychange", refresh);
 refresh();

@@ -2,23 +2,26 @@
 
 import logging
 import math
+import re
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from kafka.errors import KafkaError
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ackstream.gateway.page.stories import Stories
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing, monotonic_ms
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.feeds import POLL_MS, SILENT_MS, JobSign, LedgerFeed, PlaneFeed, silence
 from ackstream.observe.outcomes import LedgerEntry, Meter, Snapshot, Verdict, epoch_milliseconds, percentiles, verdict
-from ackstream.observe.planes import SHOWN, Planes, PlanesView
+from ackstream.observe.planes import LETTERS, SHOWN, Planes, PlanesView
+from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.settings import Settings
@@ -40,6 +43,9 @@ VIEWERS = 20
 
 FAILURES = 50
 """Maximum number of failures kept, the latest ones."""
+
+_COORDINATES = re.compile(r"\(([^() ]+-\d+-\d+)\)$")
+"""The coordinates of the unusable record, at the end of the reason of correlate's dead letters."""
 
 RESTART_MS = 60_000
 """A job is missing after this time without a sign of life: its lease (3 s), and its usual restart by a supervisor."""
@@ -91,6 +97,29 @@ class LabelTally(msgspec.Struct, frozen=True):
     p95: int | None = None
 
 
+class PagePlanes(PlanesView, frozen=True):
+    """All planes, and the ids by which the dead letters are redriven, in their order; empty: the tables have none."""
+
+    letter_ids: list[str]
+
+
+class _Followed(Planes):
+    def __init__(self, window: int) -> None:
+        super().__init__(window)
+        self._ids: deque[str] = deque(maxlen=LETTERS)
+
+    def take(self, topic: str, record: Any) -> None:
+        super().take(topic, record)
+        if topic == "dead-letters":
+            headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
+            queue, message = headers.get(record_headers.QUEUE), headers.get(record_headers.MESSAGE)
+            found = _COORDINATES.search(headers.get(record_headers.REASON, ""))
+            self._ids.appendleft(f"{queue}/{message}" if queue else found[1] if found else "")
+
+    def view(self, now: int) -> PagePlanes:
+        return PagePlanes(**asdict(super().view(now)), letter_ids=list(self._ids))
+
+
 class View(Snapshot, frozen=True):
     """The content of the page at one moment; durations and epoch times are in milliseconds."""
 
@@ -108,7 +137,9 @@ class View(Snapshot, frozen=True):
     trends: dict[Verdict, list[int]]
     # for those who may read everything
     jobs: list[JobSign]
-    planes: PlanesView | None
+    planes: PagePlanes | None
+    # whether the client may use the actions of the page
+    may_act: bool = False
 
 
 def _view(
@@ -139,8 +170,7 @@ class LabelCounts:
     def take(self, entry: LedgerEntry) -> None:
         """Process a record of the ledger, once."""
         record, written_at = entry.content, entry.at
-        outcome = record.outcome
-        if outcome is None:
+        if (outcome := record.outcome) is None:
             return
         used = {ack.label: ack for ack in record.accepted}
         for label in outcome.requested:
@@ -149,15 +179,9 @@ class LabelCounts:
             self._seen.append(_Seen(written_at, label, status, latency))
         self._forget(written_at)
         if verdict(outcome.status, outcome.completed_by) != "answered":
-            self._failures[record.id] = FailureEntry(
-                entry.correlation_id,
-                outcome.thing_id,
-                outcome.status,
-                outcome.completed_by,
-                outcome.missing,
-                written_at,
-                max(0, written_at - outcome.started_at),
-            )
+            about = outcome.thing_id, outcome.status, outcome.completed_by, outcome.missing
+            latency = max(0, written_at - outcome.started_at)
+            self._failures[record.id] = FailureEntry(entry.correlation_id, *about, written_at, latency)
 
     def _forget(self, now: int) -> None:
         # without waiting for the next view of the page
@@ -206,7 +230,7 @@ class Live(Closing):
         self._looked = -IDLE_SECONDS
         # of the planes, connected only while the page is looked at
         self._topics: PlaneFeed | None = None
-        self._planes, self._jobs = Planes(self._window), list[JobSign]()
+        self._planes = _Followed(self._window)
         self._shown_at = self._signs_at = 0.0
         self._forget()
         since = epoch_milliseconds() - max(self._window, settings.correlate.default_timeout)
@@ -297,12 +321,12 @@ class Live(Closing):
                 self._signs_at = now + SIGNS_SECONDS
         elif now >= self._signs_at:
             self._topics = PlaneFeed(self._settings, epoch_milliseconds() - self._window)
-            self._planes = Planes(self._window)
+            self._planes = _Followed(self._window)
         return read
 
     def _forget(self) -> None:
         """Show nothing of the planes: a page would open with the state of an hour ago."""
-        self._planes, self._jobs = Planes(self._window), []
+        self._planes, self._jobs = _Followed(self._window), list[JobSign]()
         self._shown = self._planes.view(epoch_milliseconds())
 
     def _leave(self) -> None:

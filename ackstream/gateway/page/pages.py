@@ -1,22 +1,33 @@
-"""The live page and ``/doc``, the API documentation with a form for each operation; no host but this serves a file."""
+"""The live page with its data and actions, and ``/doc``, the API's documentation; no host but this serves a file."""
 
 import asyncio
 import gzip
+import logging
 from collections.abc import Awaitable, Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
-from starlette.requests import Request
+from msgspec.structs import replace
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ackstream.errors import InputError
-from ackstream.gateway.errors import not_found, parameter_invalid
+from ackstream.client import delete_durable_subscription, redrive
+from ackstream.errors import AckstreamError, InputError
+from ackstream.gateway import errors
 from ackstream.gateway.exchange import Dependencies
+from ackstream.gateway.http.api import read_body
 from ackstream.gateway.http.translation import check_parameters
+from ackstream.gateway.middleware.audit import Sender
 from ackstream.gateway.page.stories import Stories, Story, Trace, may_see
+from ackstream.protocol.errors import AccessDeniedError, json_invalid
+from ackstream.protocol.json import UNREADABLE
+from ackstream.protocol.rql.patterns import matches_any
+
+log = logging.getLogger(__name__)
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -43,14 +54,26 @@ HEADERS = {
 }
 
 
+class ActionOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The order of an operator; ``of``: the id of a dead letter, a correlation-id, or the name of a reader."""
+
+    action: Literal["redrive", "cancel", "forget"]
+    of: Annotated[str, msgspec.Meta(min_length=1, max_length=1_024, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
 def page_routes(dependencies: Dependencies) -> list[Route]:
     """Return the routes of the page, of its data and of the documentation; all require authentication."""
     access, admit, slots = dependencies.access, dependencies.admission.admit, asyncio.Semaphore(STORIES)
+    operators = dependencies.settings.gateway.operators
+
+    def may_act(subjects: tuple[str, ...]) -> bool:
+        named = any(matches_any(operators, subject) for subject in subjects)
+        return named and may_see(access.whole_things(subjects), None)
 
     async def live(request: Request) -> Response:
         subjects = (await admit(request)).subjects
         if may_see(access.whole_things(subjects), None):
-            return _json(dependencies.live.whole())
+            return _json(replace(dependencies.live.whole(), may_act=may_act(subjects)))
         return _json(dependencies.live.own(subjects, lambda one: may_see(access.whole_things(subjects), one)))
 
     def told(name: str, tell: Callable[[Stories, str, tuple[str, ...]], Story | Trace]) -> Answer:
@@ -58,7 +81,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
             subjects = (await admit(request)).subjects
             check_parameters(request.query_params, (name,), headers=False)
             if not (wanted := request.query_params.get(name)):
-                raise parameter_invalid(name, "is missing")
+                raise errors.parameter_invalid(name, "is missing")
             things = access.whole_things(subjects)
             with dependencies.admission.limits.story(subjects[0]):
                 async with slots:
@@ -67,7 +90,7 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
                         return await asyncio.to_thread(lambda: _json(tell(dependencies.live.stories, wanted, things)))
                     except InputError as error:
                         # "The message is …", "The trace is …"
-                        raise parameter_invalid(name, str(error).split(" ", 2)[2].removesuffix(".")) from None
+                        raise errors.parameter_invalid(name, str(error).split(" ", 2)[2].removesuffix(".")) from None
 
         return route
 
@@ -78,7 +101,61 @@ def page_routes(dependencies: Dependencies) -> list[Route]:
         "/message.json": told("message", Stories.message),
         "/trace.json": told("trace-id", Stories.trace),
     }
-    return [Route(path, route) for path, route in found.items()]
+    acting = Route("/actions", _acting(dependencies, may_act), methods=["POST"])
+    return [*(Route(path, route) for path, route in found.items()), acting]
+
+
+def _acting(dependencies: Dependencies, may_act: Callable[[tuple[str, ...]], bool]) -> Answer:
+    turn = asyncio.Lock()
+
+    async def act(request: Request) -> Response:
+        subjects = (await dependencies.admission.admit(request)).subjects
+        try:
+            order = msgspec.json.decode(await read_body(dependencies, request, only_json=True), type=ActionOrder)
+        except UNREADABLE as error:
+            raise json_invalid(f"The body is no action: {error}.") from error
+        except ClientDisconnect:
+            return Response()
+        with dependencies.audit.action(Sender.of(request, subjects), order.action, order.of):
+            if not may_act(subjects):
+                raise AccessDeniedError(errors.action_not_allowed(order.action), "gateway.operators")
+            # a second run of redrive would end the first
+            async with turn:
+                try:
+                    result = await asyncio.to_thread(_ACTIONS[order.action], dependencies, order.of)
+                except AckstreamError as error:
+                    raise errors.action_failed(str(error)) from error
+        log.info("The operator %s: %s of %r. %s", subjects[0], order.action, order.of, result)
+        return _json({"action": order.action, "of": order.of, "result": result})
+
+    return act
+
+
+def _redrive(parts: Dependencies, letter: str) -> str:
+    quoted = letter.replace("'", "''")
+    report = redrive(parts.settings, where=f"id = '{quoted}'")
+    if not report.chosen:
+        raise InputError("The tables have no such dead letter: they have it some seconds after the page shows it.")
+    if report.earlier:
+        raise InputError("The dead letter was sent again before.")
+    if not report.redriven:
+        raise InputError("The dead letter cannot be sent again: docs/operate/recovery.md has the reasons.")
+    return "The record was sent again, with the header redriven-from."
+
+
+def _cancel(parts: Dependencies, correlation_id: str) -> str:
+    if not parts.exchange.cancel({one.request for one in parts.live.stories.remembered(correlation_id)}):
+        raise InputError("The request is not open, or not sent by this gateway: its sender alone can cancel it.")
+    return "The cancellation was sent: the request ends with the status 499, unless it was decided before."
+
+
+def _forget(parts: Dependencies, reader: str) -> str:
+    # a gateway that stops waits for it
+    delete_durable_subscription(parts.settings.kafka, name=reader, timeout=15.0)
+    return "The reader is removed: publishers no longer wait for it."
+
+
+_ACTIONS: dict[str, Callable[[Dependencies, str], str]] = {"redrive": _redrive, "cancel": _cancel, "forget": _forget}
 
 
 def _json(value: object) -> Response:
@@ -110,7 +187,7 @@ def _files(dependencies: Dependencies) -> Answer:
         await dependencies.admission.admit(request)
         path = request.url.path
         if path not in contents:
-            raise not_found(path)
+            raise errors.not_found(path)
         content, tag = contents[path]
         headers = HEADERS | {"etag": tag}
         if request.headers.get("if-none-match") == tag:

@@ -15,12 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from ackstream.gateway.page import pages, stories
-from ackstream.gateway.page.live import FailureEntry, LabelTally, Live, View
+from ackstream.gateway.page.live import FailureEntry, LabelTally, Live, PagePlanes, View
 from ackstream.gateway.page.pages import FILES
 from ackstream.gateway.page.stories import TRACED, Happening, Stories, TracedRequest
 from ackstream.observe.feeds import JobSign, Lag
 from ackstream.observe.outcomes import VERDICTS, Count
-from ackstream.observe.planes import DeadLetter, PlanesView
+from ackstream.observe.planes import DeadLetter
 from ackstream.protocol.ditto.correlation_ids import Latest, wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.settings import Lake
@@ -59,7 +59,7 @@ class Seen:
 
     def whole(self) -> View:
         letter = DeadLetter(9, "no JSON", "signals", "k", "<secret>", 8)
-        planes = PlanesView([], [], [], [], [letter], 0, {}, {"messages": [1]}, {"publishers": 9})
+        planes = PagePlanes([], [], [], [], [letter], 0, {}, {"messages": [1]}, {"publishers": 9}, ["signals-0-7"])
         job = JobSign("correlate", 5, alive=True, lags=[Lag("signals", "g", 3)])
         return replace(self.view(), planes=planes, jobs=[job])
 
@@ -126,6 +126,7 @@ def test_the_counts_are_one_json_document() -> None:
     assert view["jobs"] == [{"job": "correlate", "silent": 5, "alive": True, "lags": [lag]}]
     assert view["trends"]["answered"] == [0, 1]
     assert view["planes"]["dead_letters"][0]["content"] == "<secret>"
+    assert view["planes"]["letter_ids"] == ["signals-0-7"]
 
 
 def test_the_page_asks_for_what_the_document_has() -> None:
@@ -154,7 +155,7 @@ _LIVE = """
 const vm = require("vm");
 const none = () => {};
 const inner = (all, name) => name === "value" ? "" : name === Symbol.toPrimitive ? () => "" : element();
-const element = () => new Proxy(none, { get: inner, apply: none, set: () => true });
+const element = () => new Proxy(none, { get: inner, apply: () => element(), set: () => true });
 let asked = 0, shown = "";
 const keep = (id) => (all, name, value) => { if (id === "story-id") shown = value; return true; };
 const byId = (id) => new Proxy(none, { get: inner, set: keep(id) });
