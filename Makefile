@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long test-cluster lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit
+.PHONY: help demo test test-fast test-long test-cluster page lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -39,6 +39,9 @@ test-long: jars $(VENV)/.installed-amqp  ## kill -9 of each job alone, Ctrl-C, a
 
 test-cluster: jars $(VENV)/.installed $(VENV)/.store  ## A cluster of Spark's own kind with its lake in an object store: workers and executors are killed
 	@$(PY) -m pytest -m cluster
+
+page: $(VENV)/.installed $(VENV)/.axe  ## The live page in Chromium, with axe, by keyboard, at 2,000 updates/s: a minute; needs chromium and npm
+	@ACKSTREAM_TEST_AXE=$(VENV)/axe/node_modules/axe-core/axe.min.js $(PY) -m pytest tests/gateway/page/in_browser.py
 
 lint: $(VENV)/.installed  ## Style, format and types
 	@$(PY) -m ruff check .
@@ -140,6 +143,12 @@ $(VENV)/.installed-docs: $(VENV)/.made requirements/docs.txt
 
 $(VENV)/.installed-%: $(VENV)/.installed requirements/%.txt
 	$(call step, Installing requirements/$*.txt, $(INSTALL) -r requirements/$*.txt)
+
+# The rules of accessibility that `make page` applies; the test knows the checksum of this version
+$(VENV)/.axe: $(VENV)/.made
+	@{ command -v chromium || command -v chromium-browser; } > /dev/null && command -v npm > /dev/null || { echo "The page is tested in Chromium, \
+	with axe-core of npm: install both (Debian: chromium and npm)." >&2; exit 1; }
+	$(call step, Installing axe-core, npm install --prefix $(VENV)/axe --no-save --no-audit --no-fund --ignore-scripts axe-core@4.14.1)
 
 # The object store of the tests of clusters has an environment of its own: it needs what does not fit beside the product
 $(VENV)/.store: $(VENV)/.made requirements/build.txt requirements/store.txt

@@ -70,10 +70,21 @@ class Browser:
     def __exit__(self, *_error: object) -> None:
         self._stack.close()
 
-    def resize(self, width: int) -> None:
-        """Be a window of this width; a narrow one is a phone."""
-        size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < PHONE}
+    def resize(self, width: int, height: int = HEIGHT) -> None:
+        """Be a window of this size; a narrow one is a phone."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < PHONE}
         self._call("Emulation.setDeviceMetricsOverride", size)
+
+    def prefer(self, scheme: str) -> None:
+        """Prefer the scheme ``dark`` or ``light``."""
+        self._call("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+
+    def press(self, key: str) -> None:
+        """Press and release a key, by its name in the DOM."""
+        code = {"Tab": 9, "Enter": 13, "Escape": 27}[key]
+        given = {"key": key, "code": key, "windowsVirtualKeyCode": code} | ({"text": "\r"} if key == "Enter" else {})
+        self._call("Input.dispatchKeyEvent", {"type": "keyDown", **given})
+        self._call("Input.dispatchKeyEvent", {"type": "keyUp", **given})
 
     def open(self, url: str) -> None:
         """Go to a page."""
@@ -93,9 +104,9 @@ class Browser:
             assert time.monotonic() < limit, f"not within {PATIENCE_SECONDS:g} s: {script}; {self.messages}"
             time.sleep(0.05)  # leaves the processor to the page
 
-    def screenshot(self, path: Path) -> None:
-        """Keep what the whole page looks like."""
-        found = self._call("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})
+    def screenshot(self, path: Path, *, whole: bool = True) -> None:
+        """Keep what the whole page looks like, or the part of it in the window."""
+        found = self._call("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": whole})
         path.write_bytes(base64.b64decode(found["data"]))
 
     def _call(self, method: str, parameters: dict[str, Any] | None = None, session: str | None = "") -> Any:

@@ -80,7 +80,10 @@ function write(id, text) {
 // rows of cells, each a text, a node, or [text, class]; the first one names its row
 function table(id, heads, rows, more = 0) {
   const name = (content) => element("th", { scope: "row" }, content);
-  const cell = (content) => (Array.isArray(content) ? element("td", { class: content[1] }, content[0]) : element("td", {}, content));
+  const cell = (content, at) => {
+    const [shown, color] = Array.isArray(content) ? content : [content, ""];
+    return element("td", { class: color, "data-head": heads[at + 1] }, shown);
+  };
   const body = rows.map(([first, ...others]) => element("tr", {}, name(first), ...others.map(cell)));
   if (more > 0) body.push(element("tr", {}, element("td", { colspan: String(heads.length) }, `and ${number(more)} more`)));
   if (!rows.length) body.push(element("tr", {}, element("td", {}, "nothing yet")));
@@ -155,8 +158,11 @@ function actButton(action, of) {
   return [made];
 }
 
+let asked = "";
+
 function ask(action, of) {
   const { verb, title, text } = ACTIONS[action];
+  asked = `${action} ${of}`;
   write("dialog-title", title);
   write("dialog-text", text);
   write("dialog-of", of);
@@ -184,8 +190,14 @@ async function act(action, of) {
     result = `No answer (${error.message}): the action may have been done.`;
   }
   // meanwhile it may have been opened for another one
-  if (byId("dialog-of").textContent === of && byId("dialog-yes").hidden) write("dialog-result", result);
+  if (asked === `${action} ${of}` && byId("dialog-yes").hidden) write("dialog-result", result);
   refresh();
+}
+
+// The button that has opened it may be another element by now.
+function answered() {
+  [...document.querySelectorAll("button.act")].find((one) => keyOf(one) === asked)?.focus({ preventScroll: true });
+  if (asked.startsWith("cancel ")) follow();
 }
 
 function showPlanes(planes, jobs, now) {
@@ -403,6 +415,7 @@ search("message-search", "message", MESSAGE);
 search("trace-search", "trace", TRACE);
 byId("filter").addEventListener("input", paint);
 byId("dialog-no").addEventListener("click", () => byId("dialog").close());
+byId("dialog").addEventListener("close", answered);
 addEventListener("hashchange", follow);
 document.addEventListener("visibilitychange", refresh);
 refresh();
