@@ -416,7 +416,11 @@ search("trace-search", "trace", TRACE);
 byId("filter").addEventListener("input", paint);
 byId("dialog-no").addEventListener("click", () => byId("dialog").close());
 byId("dialog").addEventListener("close", answered);
-addEventListener("hashchange", follow);
+addEventListener("hashchange", () => {
+  follow();
+  // a reader by keyboard or ear goes on at the story
+  byId("story-title").focus({ preventScroll: true });
+});
 document.addEventListener("visibilitychange", refresh);
 refresh();
 follow();

@@ -351,8 +351,11 @@ def test_a_dead_letter_and_an_open_request_have_their_actions(shown: tuple[Page,
     browser.run("document.getElementById('dialog-yes').click()")
     browser.until("document.getElementById('dialog-result').textContent.includes('sent again')")
     assert page.calls == [f"id = '{ids[-1]}'"]
-    browser.run("document.getElementById('dialog').close(); location.hash = 'order-7'")
+    browser.run("document.getElementById('dialog').close()")
+    browser.until("document.activeElement.dataset.key?.startsWith('redrive')")
+    browser.run("location.hash = 'order-7'")
     browser.until("document.querySelector('#story-act button')?.textContent === 'Cancel request'")
+    assert browser.run("document.activeElement.id") == "story-title"
     browser.run("document.querySelector('#story-act button').click()")
     browser.run("document.getElementById('dialog-yes').click()")
     browser.until("document.getElementById('dialog-result').textContent.includes('499')")
