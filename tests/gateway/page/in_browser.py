@@ -54,7 +54,10 @@ JOBS = ("correlate", "archive", "twin", "persist", "settle", "queues")
 PUBLISHERS = ("plant-berlin", "plant-lyon", "plant-turin", "warehouse", "shop")
 QUEUES = ("packing", "paint", "orders")
 PICTURES = os.environ.get("ACKSTREAM_TEST_PICTURES")
-"""A directory for pictures of the page, such as docs/pictures; without it they are kept beside the test's files."""
+"""A directory for the pictures of the documentation, docs/pictures; all others are kept with the files of the test."""
+
+PICTURED = {("desktop", "light"): ("live-page", "story"), ("phone", "dark"): ("live-page-phone", "readers-title")}
+"""The names of those pictures, and where in the page each begins."""
 
 
 class Traffic:
@@ -78,29 +81,32 @@ class Traffic:
         return found
 
     def _decided(self, number: int) -> LedgerEntry | None:
+        """Return the request of an even number, which has come some time ago, and its outcome for an odd one."""
         request, at = number // 2, time.time_ns() // 1_000_000
         name, thing = f"order-{request}", f"org.acme:lamp-{request % 400}"
+        late, failed = request % 40 == 3, request % 60 == 11
+        took = 2_000 if late else 8 + request % 90
+        began, wanted = at - took, (LABELS[request % 5], LABELS[(request + 1) % 5])
         if number % 2 == 0:
             signal = ledger.SignalRow(
-                name, thing, "twin", "commands", "modify", "/attributes/power", LABELS[:3], response_required=True,
-                timeout_ms=10_000, headers={}, received_at=at, topic="signals", partition=0, offset=request,
+                name, thing, "twin", "commands", "modify", "/attributes/power", wanted, response_required=True,
+                timeout_ms=2_000, headers={}, received_at=began, topic="signals", partition=0, offset=request,
                 value=raw(request % 100),
             )  # fmt: skip
-            record = ledger.LedgerRecord("signal", f"r-{request}", "q", 1, signal=signal)
-            return read_entry(name, ledger.encode(record), at)
+            return read_entry(name, ledger.encode(ledger.LedgerRecord("signal", f"r-{request}", "q", 1, signal)), at)
         if request % 50 == 7:
             # open for good
             return None
-        wanted = (LABELS[request % 5], LABELS[(request + 1) % 5])
-        late = request % 40 == 3
-        failed = not late and request % 60 == 11
-        took = 8 + request % 90
-        status, named = 409 if failed else 200, wanted[: 1 if late else 2]
-        acks = [_ack(name, label, status, at, took, 2 * request + part) for part, label in enumerate(named)]
-        how = (424, "timeout") if late else (424 if failed else 200, "acknowledgements")
+        statuses = {wanted[0]: 409 if failed else 200, wanted[1]: 408 if late else 200}
+        acks = [
+            _ack(name, label, status, began, 4 + request % 70 + 2 * part, 2 * request + part)
+            for part, (label, status) in enumerate(statuses.items())
+            if status != 408
+        ]
         outcome = ledger.OutcomeRow(
-            name, thing, *how, wanted, [wanted[1]] if late else [], at - took, at, took, f"r-{request}", "replies",
-            raw({"power": request % 100}),
+            name, thing, 424 if late or failed else 200, "timeout" if late else "acknowledgements", wanted,
+            [wanted[1]] if late else [], began, at, took, f"r-{request}", "replies",
+            raw({label: {"status": status} for label, status in statuses.items()}),
         )  # fmt: skip
         record = ledger.LedgerRecord("outcome", f"r-{request}", "q", 1, acks=acks, outcome=outcome)
         return read_entry(name, ledger.encode(record), at)
@@ -162,10 +168,10 @@ def _of_queue(delivers: bool, queue: str, step: int) -> Iterator[tuple[str, Any]
         yield "app-acks", queues.SettleMessages(**who, messages=(f"m-0-{step}",))
 
 
-def _ack(name: str, label: str, status: int, at: int, took: int, offset: int) -> ledger.AckRow:
+def _ack(name: str, label: str, status: int, began: int, took: int, offset: int) -> ledger.AckRow:
     return ledger.AckRow(
-        name, label, status, weak=False, received_at=at, latency_ms=took, disposition="accepted", topic="acks",
-        partition=0, offset=offset, index=0,
+        name, label, status, weak=False, received_at=began + took, latency_ms=took, disposition="accepted",
+        topic="acks", partition=0, offset=offset, index=0,
     )  # fmt: skip
 
 
@@ -280,7 +286,6 @@ def test_axe_finds_nothing_wrong_and_nothing_is_wider_than_the_window(
     shown: tuple[Page, Browser], tmp_path: Path, size: str, scheme: str
 ) -> None:
     _, browser = shown
-    pictures = tmp_path if PICTURES is None else Path(PICTURES)
     browser.resize(*SIZES[size])
     browser.prefer(scheme)
     assert browser.run("getComputedStyle(document.body).backgroundColor") == (
@@ -298,7 +303,12 @@ def test_axe_finds_nothing_wrong_and_nothing_is_wider_than_the_window(
             browser.until("document.querySelectorAll('#happenings li').length > 1")
         assert browser.run("document.documentElement.scrollWidth") <= SIZES[size][0]
         assert _violations(browser) == [], name
-        browser.screenshot(pictures / f"page-{name}-{size}-{scheme}.png", whole=name != "asked")
+        browser.screenshot(tmp_path / f"{name}.png", whole=name != "asked")
+    if PICTURES is not None and (size, scheme) in PICTURED:
+        picture, begins = PICTURED[size, scheme]
+        browser.run(f"document.getElementById('dialog').close(); document.getElementById('{begins}').scrollIntoView()")
+        browser.until("!document.getElementById('dialog').open")
+        browser.screenshot(Path(PICTURES) / f"{picture}.png", whole=False)
 
 
 def test_an_operator_acts_by_keyboard_alone_and_nothing_is_done_before_it_is_confirmed(
@@ -403,8 +413,7 @@ def test_the_page_does_not_stall_at_2000_updates_per_second(
     if burst:
         figures |= {"updates": browser.run("updates"), "rendered": browser.run("rendered")}
         assert figures["updates"] > 10 * figures["rendered"]
-    directory = tmp_path if PICTURES is None else Path(PICTURES)
-    directory.joinpath(f"frames-{burst}.json").write_text(json.dumps(figures), "utf-8")
+    tmp_path.joinpath("frames.json").write_text(json.dumps(figures), "utf-8")
     assert rate > 0.8 * PER_SECOND, figures
     assert figures["p95 ms"] <= FRAME_MS, figures
     assert figures["longest ms"] <= STALL_MS, figures
