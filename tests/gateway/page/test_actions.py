@@ -15,9 +15,10 @@ from ackstream.gateway.exchange import Exchange
 from ackstream.gateway.page import live, pages
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.correlation_ids import wire_id
+from ackstream.protocol.errors import request_cancelled
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.page.test_pages import Seen
-from tests.gateway.parts import URL, Web
+from tests.gateway.parts import URL, Web, failure
 
 if TYPE_CHECKING:
     import httpx
@@ -254,6 +255,11 @@ def test_a_request_is_cancelled_under_each_of_its_ids_on_the_wire() -> None:
     assert [call.args for call in requester.cancel.call_args_list] == [("c#1",), ("c#2",)]
     assert not exchange.cancel(["c#2"])
     assert not exchange.cancel([])
+
+
+def test_the_client_of_a_cancelled_request_gets_499() -> None:
+    answer = Web(failure(request_cancelled()))("PUT", "/things/org.acme:lamp/attributes/a", json=1)
+    assert (answer.status_code, answer.json()["status"]) == (499, 499)
 
 
 def _record(at: int, **headers: str) -> Any:
