@@ -31,8 +31,8 @@ with warnings.catch_warnings():
 from ackstream.gateway.access import passwords
 from ackstream.lake import tables
 from ackstream.local import jars
-from ackstream.local.submit import JAVA_OPTIONS, archive_classes
-from ackstream.spark.session import quick_start, session
+from ackstream.local.submit import JAVA_OPTIONS, archive_classes, quick_start
+from ackstream.spark.session import session
 from tests.harness.calls import remember_classes
 from tests.harness.kafka import following
 from tests.harness.ports import free_ports

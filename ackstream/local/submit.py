@@ -62,6 +62,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./,;@+*\[\](){}<>|?$%&^~'\"-]")
 # Java's warnings about an archive that does not fit are of no interest to the user
 QUIET = "-Xshare:auto -Xlog:cds*=off -Xlog:class+path=off"
 
+COLLECTOR, OTHER_COLLECTOR = "-XX:+UseParallelGC", re.compile(r"-XX:\+Use(?!Parallel)\w+GC\b")
+QUICK_START = f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m {COLLECTOR}"
+"""Options for a JVM that lives for minutes, which would never regain the time spent on optimising its code. The code of
+four queries exceeds the default of 48 MB, at which the compiler would stop. The parallel collector takes a fifth less
+processor time than the default one, whose pauses are shorter."""
+
 ARCHIVE_SECONDS = 300
 """Maximum time of the program that writes the archive, on the slowest machine."""
 
@@ -231,6 +237,13 @@ def java_options() -> str:
     except LocalError:
         return ""
     return f"-XX:SharedArchiveFile={found} {QUIET}" if found.is_file() else ""
+
+
+def quick_start(given: str = "") -> str:
+    """Return the options of a driver that lives for minutes, with those of the settings, ``given``."""
+    # of two collectors Java would use none
+    own = QUICK_START.replace(COLLECTOR, "") if OTHER_COLLECTOR.search(machine.all_options(given)) else QUICK_START
+    return f"{own} {java_options()} {given}".strip()
 
 
 def archive() -> Path:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from ackstream.kafka.clients import EXPECTED, failure
 from ackstream.kafka.connection import wait_for_silence
 from ackstream.local import jars as jvm_jars
 from ackstream.local import submit
-from ackstream.local.machine import all_options, check_surroundings, keep_private, link_error
+from ackstream.local.machine import check_surroundings, keep_private, link_error
 from ackstream.observe import logs
 from ackstream.observe.endpoint import serving
 from ackstream.settings import Kafka, Settings
@@ -48,7 +47,6 @@ def session(
         if (given := settings.spark.conf.get(key, value)) != value:
             raise StartError(f"The setting spark.conf has {key} = {given}: remove it. Stored values need {value}.")
     submitted, entries = SUBMITTED in os.environ, {"spark.app.name": name}
-    own: Mapping[str, str]
     if submitted:
         SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM, before a context is made in it
         # `ackstream submit` gives spark-submit all entries
@@ -213,21 +211,8 @@ def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
         sys.exit("Spark's JVM has ended, and the job with it.")
 
 
-COLLECTOR, OTHER_COLLECTOR = "-XX:+UseParallelGC", re.compile(r"-XX:\+Use(?!Parallel)\w+GC\b")
-QUICK_START = f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m {COLLECTOR}"
-"""Options for a JVM that lives for minutes, which would never regain the time spent on optimising its code. The code of
-four queries exceeds the default of 48 MB, at which the compiler would stop. The parallel collector takes a fifth less
-processor time than the default one, whose pauses are shorter."""
-
 END_SECONDS = 10
 """How long to wait for a JVM to end before it is killed."""
-
-
-def quick_start(given: str = "") -> str:
-    """Return the options of a driver that lives for minutes, with those of the settings, ``given``."""
-    # of two collectors Java would use none
-    own = QUICK_START.replace(COLLECTOR, "") if OTHER_COLLECTOR.search(all_options(given)) else QUICK_START
-    return f"{own} {submit.java_options()} {given}".strip()
 
 
 @contextmanager
@@ -247,7 +232,7 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
         try:
             with console.status("Starting Spark"):
                 try:
-                    options = quick_start(settings.spark.conf.get(submit.JAVA_OPTIONS, ""))
+                    options = submit.quick_start(settings.spark.conf.get(submit.JAVA_OPTIONS, ""))
                     spark = session(settings, name, jars=paths, conf={submit.JAVA_OPTIONS: options})
                 except AckstreamError:
                     raise

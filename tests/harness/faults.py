@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import close_producer, connect_admin, connect_producer
-from ackstream.spark.session import QUICK_START
+from ackstream.local.submit import QUICK_START
 from tests.harness.kafka import committed, records, send_bombs
 from tests.harness.processes import NOT_COMPILED, Program
 from tests.harness.storm import QUEUE, Storm, lines

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ackstream.local.submit import QUICK_START
 from ackstream.settings.base import Part
 from ackstream.settings.security import Secret
-from ackstream.spark.session import QUICK_START
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,6 @@ import os, sys, threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from ackstream.spark.session import quick_start
 from ackstream.jobs.archive.job import JOB as ARCHIVE
 from ackstream.jobs.correlate.job import JOB as CORRELATE
 from ackstream.jobs.mirror import job as mirror
@@ -17,7 +16,7 @@ from ackstream.jobs.queues.job import JOB as QUEUES
 from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import INDEX, JOB as TWIN
 from ackstream.local import jars
-from ackstream.local.submit import JAVA_OPTIONS
+from ackstream.local.submit import JAVA_OPTIONS, quick_start
 from ackstream.settings import load
 from ackstream.spark.session import session
 

@@ -15,9 +15,9 @@ import pytest
 
 from ackstream.errors import StartError
 from ackstream.local import jars
-from ackstream.local.submit import SECRET
+from ackstream.local.submit import COLLECTOR, SECRET, quick_start
 from ackstream.settings import Settings
-from ackstream.spark.session import COLLECTOR, FIXED, check_disks, quick_start, session
+from ackstream.spark.session import FIXED, check_disks, session
 from tests.harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
