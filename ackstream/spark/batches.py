@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -45,32 +45,27 @@ def start(stream: DataFrame, lake: Lake, name: str, write: Write, trigger: Trigg
     return (
         stream.writeStream.queryName(name)
         .option("checkpointLocation", lake.checkpoint(name))
-        .foreachBatch(_Writer(name, write))
+        .foreachBatch(_written(name, write))
         .trigger(**trigger)
         .start()
     )
 
 
-class _Writer:
-    """Calls ``write``, and collects garbage after it.
+def _written(name: str, write: Write) -> Callable[[DataFrame, int], None]:
+    """Return a function that calls ``write``, and collects garbage after it."""
+    # Data frames are in reference cycles, and each keeps its batch in the JVM until Python collects it: after a minute
+    # of full batches no heap was left. Objects of the first batch stay, so they are frozen and never examined again.
+    freeze = cache(gc.freeze)
 
-    Data frames are in reference cycles, and each keeps its batch in the JVM until Python collects it: after a minute of
-    full batches no heap was left. Objects of the first batch stay, so they are frozen and never examined again.
-    """
-
-    def __init__(self, name: str, write: Write) -> None:
-        self._name, self._write = name, write
-        self._frozen = False
-
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+    def written(frame: DataFrame, batch_id: int) -> None:
         try:
-            with about(query=self._name, batch=batch_id):
-                self._write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
+            with about(query=name, batch=batch_id):
+                write(frame, batch_id, frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
         finally:
             gc.collect()
-            if not self._frozen:
-                gc.freeze()
-                self._frozen = True
+            freeze()
+
+    return written
 
 
 @contextmanager

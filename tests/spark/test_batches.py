@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.spark.batches import _Writer
+from ackstream.spark.batches import _written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def no_collections() -> Iterator[None]:
 @pytest.mark.usefixtures("no_collections")
 def test_a_batch_does_not_outlive_its_write_although_it_is_in_a_reference_cycle() -> None:
     calls: list[Any] = []
-    write = _Writer("x", lambda frame, batch, query: calls.append((weakref.ref(frame), batch, query)))
+    write = _written("x", lambda frame, batch, query: calls.append((weakref.ref(frame), batch, query)))
     # the first batch is kept with all that it has loaded
     for number in range(3):
         write(_Frame(), number)  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def test_a_batch_that_fails_is_freed_too() -> None:
         kept.append(weakref.ref(frame))
         raise OSError("the store is away")
 
-    write = _Writer("x", fail)
+    write = _written("x", fail)
     for number in range(3):
         with pytest.raises(OSError, match="away"):
             write(_Frame(), number)  # type: ignore[arg-type]
