@@ -33,7 +33,7 @@ def up(
     """Start a one-node Kafka and create the topics."""
     from ackstream.kafka import topics
     from ackstream.kafka.parties import OPERATOR
-    from ackstream.local.broker import Broker
+    from ackstream.local.broker import Broker, create_topics
     from ackstream.local.secured import SecuredBroker
 
     settings = load()
@@ -50,7 +50,7 @@ def up(
         raise LocalError(f"Kafka runs {'without' if secure else 'with'} --secure: stop it first with `ackstream down`.")
     started = broker.start(Terminal(stderr=True))
     settings = broker.as_user(settings, OPERATOR)
-    created = topics.ensure_topics(settings)
+    created = create_topics(settings)
     echo(f"Kafka {'is up' if started else 'was already up'} at {broker.bootstrap}; its log is {broker.log}")
     echo(f"Topics: {len(topics.TOPICS)}, {len(created)} of them new")
     if files := broker.admit(settings):

@@ -15,6 +15,7 @@ from kafka.errors import KafkaError
 from rich.console import Console
 
 from ackstream.errors import ClientError, LocalError
+from ackstream.kafka import topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.local import jars, machine
 from ackstream.local.machine import PRIVATE, answers, command_line, is_free, java_text, locked, owner, write_file
@@ -203,6 +204,29 @@ class Broker:
         return LocalError(
             f"Kafka {how}: fix what its log {self.log} reports and start it again. The log says:{excerpt}"
         )
+
+
+def create_topics(settings: Settings) -> list[str]:
+    """Create missing topics, and return their real names once every partition has a leader that answers.
+
+    The metadata name a leader before it answers: until then it refuses clients (``NOT_LEADER_OR_FOLLOWER``).
+
+    :raises LocalError: a topic cannot be created, or has no leader within ``local.start_timeout``
+    """
+    created = topics.ensure_topics(settings)
+    deadline = time.monotonic() + settings.local.start_timeout / 1000
+    with connect_admin(settings.kafka) as admin:
+        while True:
+            try:
+                topics.ends(admin, topics.replicas(admin, map(settings.kafka.topic, topics.TOPICS)))
+            except KafkaError as error:
+                if time.monotonic() > deadline:
+                    raise LocalError(
+                        f"Kafka has no leader for each topic ({error}): see its log, and repeat."
+                    ) from None
+                time.sleep(_POLL_SECONDS)
+            else:
+                return created
 
 
 def _run(

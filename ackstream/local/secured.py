@@ -26,7 +26,7 @@ from ackstream.kafka import parties, topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR, PARTIES
 from ackstream.local import machine
-from ackstream.local.broker import Broker
+from ackstream.local.broker import Broker, create_topics
 from ackstream.local.machine import locked, write_file
 from ackstream.settings import Kafka, Lake, Settings
 from ackstream.settings.kafka import KafkaSecurity
@@ -232,7 +232,7 @@ def environment(settings: Settings, console: Console, *, secure: bool = False) -
             stack.callback(broker.stop)
             broker.start(console)
         own = broker.as_user(own, OPERATOR)
-        topics.ensure_topics(own)
+        create_topics(own)
         broker.admit(own)
         yield own
 

@@ -5,17 +5,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from kafka import TopicPartition
+from kafka.errors import NotLeaderForPartitionError
 
 from ackstream.errors import LocalError
 from ackstream.local import broker, jars
 from ackstream.local.broker import CLUSTER_ID, Broker
 from ackstream.local.machine import command_line
-from ackstream.settings import Local, Settings
+from ackstream.settings import Kafka, Local, Settings
 from tests.harness.ports import free_ports
 from tests.local.programs import java_home
 
@@ -192,6 +195,35 @@ def test_a_stale_pid_file_is_removed(local: Local):
     assert broker.pid() is None
     assert not pid_file.exists()
     assert not broker.stop()
+
+
+def _created(monkeypatch: pytest.MonkeyPatch, refusals: int, timeout: str) -> tuple[list[str], int]:
+    """Create topics on a broker that refuses some lookups of offsets; return the new ones and the number of lookups."""
+    lookups: list[Any] = []
+
+    def ends(_admin: Any, partitions: Any) -> dict[Any, int]:
+        lookups.append(partitions)
+        if len(lookups) <= refusals:
+            raise NotLeaderForPartitionError
+        return dict.fromkeys(partitions, 0)
+
+    monkeypatch.setattr(broker, "connect_admin", lambda _: nullcontext())
+    monkeypatch.setattr(broker.topics, "ensure_topics", lambda _: ["x-acks"])
+    monkeypatch.setattr(broker.topics, "replicas", lambda _, names: {TopicPartition(name, 0): {1} for name in names})
+    monkeypatch.setattr(broker.topics, "ends", ends)
+    settings = Settings(local=Local(start_timeout=timeout), kafka=Kafka(topic_prefix="x-"))
+    created = broker.create_topics(settings)
+    assert {partition.topic for partition in lookups[0]} == {f"x-{name}" for name in broker.topics.TOPICS}
+    return created, len(lookups)
+
+
+def test_topics_are_created_once_the_leaders_of_all_topics_answer(monkeypatch: pytest.MonkeyPatch):
+    assert _created(monkeypatch, 2, "60s") == (["x-acks"], 3)
+
+
+def test_topics_whose_leaders_do_not_answer_in_time_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(LocalError, match=r"^Kafka has no leader for each topic \(.*NotLeader"):
+        _created(monkeypatch, 1_000_000, "100ms")
 
 
 OBEDIENT = "print(flush=True); sys.stdin.read()"
