@@ -195,7 +195,7 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
     standby: Standby = False,
 ) -> None:
-    """Print the complete spark-submit command of a job and run it.
+    """Run a job by spark-submit; with log.level = "debug", print the complete command first.
 
     Uses SPARK_HOME, your spark-defaults.conf and, on a cluster, PYSPARK_PYTHON.
     """
@@ -241,14 +241,14 @@ def _submit(
 ) -> None:
     from ackstream.local.submit import JAVA_OPTIONS, MASKED, STANDBY, run, submit_command, submit_environment
 
-    console = terminal.Terminal(stderr=True)
-    command = submit_command(
-        settings, *job, *[STANDBY] * standby, deploy_mode=deploy_mode, console=console, script=script
-    )
-    terminal.echo(shlex.join(command), err=not dry_run)
-    for key in settings.spark.conf:
-        terminal.echo(f"  {key}={MASKED}", err=True)
+    arguments, console = [STANDBY] * standby, terminal.Terminal(stderr=True)
+    command = submit_command(settings, *job, *arguments, deploy_mode=deploy_mode, console=console, script=script)
+    if dry_run or settings.log.level == "debug":
+        terminal.echo(shlex.join(command), err=not dry_run)
+        for key in settings.spark.conf:
+            terminal.echo(f"  {key}={MASKED}", err=True)
     if not dry_run:
+        terminal.echo(f"Starting {job[0]} with Spark at {settings.spark.master}.", err=True)
         environment = submit_environment(settings.spark.master, deploy_mode, settings.log.format)
         run(command, environment, settings.spark.conf.get(JAVA_OPTIONS, ""))
 

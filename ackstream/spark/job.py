@@ -23,7 +23,7 @@ from ackstream.kafka.login import not_allowed
 from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.topics import prepare, topic_ids
 from ackstream.local.submit import STANDBY, is_local
-from ackstream.observe.endpoint import HEALTH
+from ackstream.observe.endpoint import HEALTH, METRICS
 from ackstream.observe.metrics import FIGURES
 from ackstream.settings import Settings
 from ackstream.settings.loading import with_values
@@ -34,13 +34,10 @@ from ackstream.spark.clock import QueryClock, Watched, clock
 from ackstream.spark.kafka import ANY_RUN, FORMER_RUN, FURTHER, REHEARSAL, RUN, disconnect
 from ackstream.spark.lease import LeaseLog, lease_seconds, watching
 from ackstream.spark.operator import LOG, distribute, told
-from ackstream.spark.progress import committer, observed, planned_offsets
+from ackstream.spark.progress import committer, has_looked, observed, planned_offsets, stop_in_order
 from ackstream.spark.session import check_disks, driver, locate, run_with_settings
 
 log = logging.getLogger(__name__)
-
-STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.02
-"""The time for the running batch to finish when a job is stopped."""
 
 AWAIT_SECONDS, ENDED_SECONDS = 1, 0.001
 STANDBY_SECONDS, REHEARSAL_SECONDS = 0.1, 30.0
@@ -165,7 +162,19 @@ class Job:
             clock.follow(watched, query.stop)
         if not rehearsal:
             FIGURES.follow(f"shards of {self.name}", lambda: told(own).figures())
+            how = "repeats" if last and last.unfinished else "continues after"
+            where = f"{how} batch {last.batch}" if last else "begins"
+            log.info("%s %s; %s in %s.", self.name, self._ways(settings, further), where, checkpoint.location)
         return query
+
+    def _ways(self, settings: Settings, further: Sequence[str]) -> str:
+        """Return the topics and tables that it reads and writes, without its clock and lease, as part of a sentence."""
+        kafka, sent = settings.kafka, PARTIES[self.name].writes if self.name in PARTIES else ()
+        reads = [kafka.topic(name) for name in (*self.reads, *further)] or ["tables"]
+        writes = [kafka.topic(name) for name in sent if name not in (self.ticks, self.lease)]
+        if not writes or self.keeps.committed is not CheckpointRules.committed:
+            writes.append(f"tables in {settings.lake.path}")
+        return f"reads {', '.join(reads)}; writes {', '.join(writes)}; uses Kafka at {kafka.bootstrap}"
 
     def stand_by(self, spark: SparkSession, settings: Settings, over: Callable[[], bool]) -> bool:
         """Wait until no process runs the job, and rehearse now and then; return ``False`` if ``over`` is true first."""
@@ -237,22 +246,6 @@ class Job:
             yield query
 
 
-def stop_in_order(query: StreamingQuery) -> None:
-    """Stop a query at the end of the running batch, which Spark would interrupt and repeat at the next start."""
-    before, deadline = _newest(query), time.monotonic() + STOP_SECONDS
-    # a query that is behind runs batches without a pause, so that its trigger is always active
-    while (
-        query.isActive and query.status["isTriggerActive"] and _newest(query) == before and time.monotonic() < deadline
-    ):
-        time.sleep(STOP_POLL_SECONDS)
-    query.stop()
-
-
-def _newest(query: StreamingQuery) -> int:
-    progress = query.lastProgress
-    return -1 if progress is None else progress.batchId
-
-
 def main(*jobs: Job) -> None:
     """Run jobs in this process, as ``spark-submit`` starts it, until one of them ends, or a signal ends all."""
 
@@ -280,9 +273,15 @@ def main(*jobs: Job) -> None:
                         break
                     # a start may take long
                     HEALTH.expect(DRIVER, SILENT_SECONDS, vital=True)
+            starting = [query for _, query in started]
             # after a restart, all of them continue from their checkpoints
             while not over(AWAIT_SECONDS):
-                pass
+                if starting and not (starting := [query for query in starting if not has_looked(query)]):
+                    own, names = settings.metrics, ", ".join(name for name, _ in started)
+                    served = (
+                        f"are at http://{own.host}:{own.port}{METRICS}" if own.port else "are off (metrics.port = 0)"
+                    )
+                    log.info("Ready: %s. Metrics %s.", names, served)
 
     run_with_settings(run, jobs[0].name)
 

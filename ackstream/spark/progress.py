@@ -44,12 +44,28 @@ _TRANSACTION = (
     " %s, for %.0f s now. `kafka-transactions.sh --bootstrap-server %s describe-producers --topic %s --partition %d`"
     " names its producer; `find-hanging` finds transactions that will never end."
 )
+STOP_SECONDS, STOP_POLL_SECONDS = 30.0, 0.02
+"""The time for the running batch to finish when a job is stopped."""
 SIGN_SECONDS = 20.0
 """A job without a sign of life for this time does not reach Kafka."""
 _TOTAL = "triggerExecution"
 """Spark's name of the whole batch among the phases."""
 _KAFKA_OFFSET, _RESTORED = "KafkaSourceOffset", "SerializedOffset"
 """Spark's classes of offsets in a batch, and of offsets from a checkpoint."""
+
+
+def stop_in_order(query: StreamingQuery) -> None:
+    """Stop a query at the end of the running batch, which Spark would interrupt and repeat at the next start."""
+    last, end = query.lastProgress, time.monotonic() + STOP_SECONDS
+    # a query that is behind runs batches without a pause, so that its trigger is always active
+    while query.isActive and query.status["isTriggerActive"] and query.lastProgress == last and time.monotonic() < end:
+        time.sleep(STOP_POLL_SECONDS)
+    query.stop()
+
+
+def has_looked(query: StreamingQuery) -> bool:
+    """Return whether a query has looked for records once, and has processed a batch if there were any."""
+    return query.lastProgress is not None or query.status["message"].startswith("Waiting")
 
 
 def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
@@ -216,12 +232,10 @@ def committer(
         group = kafka.group_of(query.name)
         with closing(connect_consumer(kafka, group)) as consumer, connect_admin(kafka) as admin:
 
-            def first() -> dict[TopicPartition, int]:
-                if kafka.on_data_loss == "stop":
-                    # Spark ends the query instead
-                    return {}
-                found: dict[TopicPartition, int] = consumer.beginning_offsets(_partitions_of(consumer, watch.names))
-                return found
+            def first() -> Offsets:
+                # otherwise Spark ends the query
+                goes_on = kafka.on_data_loss == "continue"
+                return dict(consumer.beginning_offsets(_partitions_of(consumer, watch.names))) if goes_on else {}
 
             beginnings = first()
 

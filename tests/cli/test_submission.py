@@ -42,15 +42,23 @@ def following(command: list[str], option: str) -> str:
     return command[command.index(option) + 1]
 
 
-def test_the_line_is_printed_and_run(ran: Ran):
+def test_the_line_is_printed_or_run(ran: Ran):
     dry = run("correlate", "--dry-run")
     assert dry.exit_code == 0
     assert "spark-submit --name 'ackstream correlate'" in dry.stdout
     assert "--jars '/a b.jar'" in dry.stdout
     assert ran == []
-    assert run("correlate").stdout == ""
+    started = run("correlate", "--conf", "spark.a=1")
+    assert (started.stdout, started.stderr) == ("", "Starting correlate with Spark at local[2].\n")
     ((command, _),) = ran
     assert command[-1].endswith("jobs/correlate.py")
+
+
+def test_the_line_is_part_of_a_debug_log(ran: Ran, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACKSTREAM_LOG_LEVEL", "debug")
+    logged = run("correlate", "--conf", "spark.a=hunter2")
+    line, entry, _ = logged.stderr.splitlines()
+    assert (line.startswith(ran[0][0][0]), entry) == (True, "  spark.a=**********")
 
 
 def test_options_of_spark_reach_spark(ran: Ran, tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 
 from ackstream.cli.terminal import FAILED, NO_ANSWER, WRONG_INPUT
 from ackstream.local.machine import cache, jobs
-from ackstream.spark.job import STOP_SECONDS
+from ackstream.spark.progress import STOP_SECONDS
 from tests.deploy.product import DEPLOY, check_command, settings
 
 UNITS = sorted((DEPLOY / "systemd").iterdir())

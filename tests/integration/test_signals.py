@@ -112,7 +112,7 @@ def test_a_job_that_has_only_begun_to_start_ends_without_a_stack_trace(
 ) -> None:
     program = _program("correlate", system, tmp_path)
     try:
-        eventually(lambda: "spark-submit" in program.log.read_text("utf-8"), "the command")
+        eventually(lambda: "Starting correlate" in program.log.read_text("utf-8"), "its start")
         log = _ended(program, getattr(program, send))
     finally:
         program.kill()

@@ -23,9 +23,10 @@ from ackstream.jobs.persist.job import JOB as PERSIST
 from ackstream.jobs.query.job import JOB as QUERY
 from ackstream.jobs.queues.job import JOB as QUEUES
 from ackstream.jobs.settle.job import JOB as SETTLE
+from ackstream.jobs.twin.job import INDEX
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
-from ackstream.settings import Kafka, Lake, Persist, Settings
+from ackstream.settings import Kafka, Lake, Metrics, Persist, Settings
 from ackstream.settings.jobs import QueueJob, QueueSettings, Settle
 from ackstream.settings.loading import with_values
 from ackstream.spark import job as spark_job
@@ -379,7 +380,7 @@ def _main(
     @contextmanager
     def running(name: str, *_: object) -> Iterator[Any]:
         seen.append(f"{name} starts")
-        yield SimpleNamespace(awaitTermination=lambda _seconds: wait(stop))
+        yield SimpleNamespace(awaitTermination=lambda _seconds: wait(stop), lastProgress="a batch")
         seen.append(f"{name} stops")
 
     @contextmanager
@@ -390,6 +391,64 @@ def _main(
     monkeypatch.setattr("ackstream.settings.load", Settings)
     spark_job.main(*(SimpleNamespace(name=name, running=partial(running, name)) for name in "xy"))  # type: ignore[arg-type]
     return seen
+
+
+def test_jobs_are_ready_once_each_has_looked_for_records_and_the_line_names_their_metrics(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = count()
+
+    class Query:
+        """It waits for records from its third look on, and ends some looks later."""
+
+        lastProgress = None  # noqa: N815 - Spark's name
+
+        @property
+        def status(self) -> dict[str, str]:
+            assert "Ready" not in caplog.text
+            return {"message": "Waiting for next trigger" if next(looks) > 3 else "Initializing sources"}
+
+        def awaitTermination(self, _seconds: float) -> bool:  # noqa: N802 - Spark's name
+            return "Ready" in caplog.text
+
+    @contextmanager
+    def driver(*_: object) -> Iterator[Any]:
+        yield None, threading.Event()
+
+    monkeypatch.setattr(spark_job, "driver", driver)
+    for metrics, where in (
+        (Metrics(port=9), "Metrics are at http://127.0.0.1:9/metrics"),
+        (Metrics(), "Metrics are off (metrics.port = 0)."),
+    ):
+        caplog.clear()
+        monkeypatch.setattr(spark_job, "run_with_settings", lambda run, _, own=metrics: run(Settings(metrics=own)))
+        with caplog.at_level("INFO"):
+            spark_job.main(*(SimpleNamespace(name=name, running=lambda *_: nullcontext(Query())) for name in "xy"))  # type: ignore[arg-type]
+        assert [line for line in caplog.messages if line.startswith("Ready: x, y. ") and where in line]
+
+
+def test_a_query_with_batches_is_ready_even_if_it_never_waits() -> None:
+    behind = {"message": "Processing new data"}
+    assert spark_job.has_looked(SimpleNamespace(lastProgress=object(), status=behind))  # type: ignore[arg-type]
+    assert not spark_job.has_looked(SimpleNamespace(lastProgress=None, status=behind))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (
+            CORRELATE,
+            "reads x-signals, x-acks, x-twin-acks, x-declarations, orders; writes x-replies, x-ledger, x-dead-letters",
+        ),
+        (ARCHIVE, "reads x-ledger, x-audit, orders; writes tables in /lake"),
+        (PERSIST, "reads x-messages, orders; writes x-publisher-acks, x-stored, tables in /lake"),
+        (INDEX, "reads orders; writes tables in /lake"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Job) else "",
+)
+def test_a_start_names_the_topics_and_tables_of_a_job(job: Job, said: str) -> None:
+    settings = SETTINGS.model_copy(update={"lake": Lake(path="/lake")})
+    assert job._ways(settings, ["=orders"]) == f"{said}; uses Kafka at localhost:9092"
 
 
 def _fail(error: Exception, *, stopped: bool = False) -> Callable[[threading.Event], bool]:
