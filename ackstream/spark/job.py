@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ackstream.errors import AckstreamError, StoppedError, TakenError, cause
+from ackstream.errors import AckstreamError, StartError, StoppedError, TakenError, cause
 from ackstream.kafka.login import not_allowed
 from ackstream.kafka.parties import LEASED, PARTIES
 from ackstream.kafka.topics import prepare, topic_ids
@@ -54,6 +54,8 @@ _LOSS = (
 )
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 """The error of a broker in Spark's clients if an ACL is missing."""
+UNFIT = re.compile(r"No module named '\S+'|\[(?:PACKAGE_NOT_INSTALLED|PYTHON_VERSION_MISMATCH)\] [^\n]*?(?=\.\s|$)")
+"""The errors of a Python worker that lacks a package, or is another Python."""
 STATE_FILE = re.compile(r"(?:Checksum error: |delta file |state file of )(\S+?/state/\d+/\d+/[^\s:]+)")
 """The errors that name a file of the state: Spark names none that it cannot unpack."""
 POOL = "spark.scheduler.pool"
@@ -304,6 +306,11 @@ def _failed(settings: Settings, name: str, error: StreamingQueryException) -> Ac
         return StoppedError(_LOSS)
     if (refused := REFUSED.search(text)) is not None:
         return not_allowed(settings.kafka, f"that ({refused[0]})")
+    if (unfit := UNFIT.search(text)) is not None:
+        return StartError(
+            f"Python on a worker cannot run the query {name} ({unfit[0]}): each machine with executors needs Python 3."
+            f"{sys.version_info[1]} with 'ackstream[spark]', at PYSPARK_PYTHON or in spark.archives."
+        )
     log.error("The query %s has failed.", name, exc_info=error)
     if "CANNOT_LOAD_STATE_STORE" in text:
         named = STATE_FILE.search(f"{text}{getattr(error, '_stackTrace', '')}")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -449,6 +450,36 @@ def test_a_query_with_batches_is_ready_even_if_it_never_waits() -> None:
 def test_a_start_names_the_topics_and_tables_of_a_job(job: Job, said: str) -> None:
     settings = SETTINGS.model_copy(update={"lake": Lake(path="/lake")})
     assert job._ways(settings, ["=orders"]) == f"{said}; uses Kafka at localhost:9092"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("ModuleNotFoundError", "No module named 'ackstream'"),
+        ("ModuleNotFoundError", "No module named 'ackstream.spark'"),
+        (
+            "a.b.PySparkImportError",
+            "[PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was not found",
+        ),
+        (
+            "a.b.PySparkRuntimeError",
+            "[PYTHON_VERSION_MISMATCH] Python in worker has another version: 3.9 than the driver: 3.11",
+        ),
+    ],
+)
+def test_workers_that_cannot_run_the_product_are_named_with_the_fix(kind: str, said: str) -> None:
+    stack = f"Job aborted: Traceback (most recent call last):\n  File x\n{kind}: {said}.\n\n\tat a.b"
+    error = spark_job._failed(SETTINGS, "x", StreamingQueryException(f"Query terminated with exception: {stack}"))
+    assert isinstance(error, StartError)
+    assert str(error) == (
+        f"Python on a worker cannot run the query x ({said}): each machine with executors needs Python "
+        f"3.{sys.version_info[1]} with 'ackstream[spark]', at PYSPARK_PYTHON or in spark.archives."
+    )
+
+
+def test_another_failure_is_not_taken_for_one_of_the_workers() -> None:
+    error = spark_job._failed(SETTINGS, "x", StreamingQueryException("[STREAM_FAILED] Query: ValueError: no module"))
+    assert str(error).startswith("The query x has failed: ")
 
 
 def _fail(error: Exception, *, stopped: bool = False) -> Callable[[threading.Event], bool]:
