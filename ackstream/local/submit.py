@@ -204,8 +204,10 @@ def submit_environment(master: str = "local", deploy_mode: str = "client", log_f
     # of a cluster ``PYSPARK_PYTHON`` is respected; without it, workers run the cluster's
     if deploy_mode == "client":
         found["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    log = {"LOG4J_CONFIGURATION_FILE": log_configuration(log_format)} if is_local(master) else {}
-    return {**log, **found, **local_variables(master)}
+    if is_local(master):
+        own = {"LOG4J_CONFIGURATION_FILE": log_configuration(log_format), "OWN_JAVA_HOME": found.get("JAVA_HOME", "")}
+        found = {**own, **found, "JAVA_HOME": str(machine.conf("java/bin/java").parents[1])}
+    return {**found, **local_variables(master)}
 
 
 def local_variables(master: str) -> dict[str, str]:

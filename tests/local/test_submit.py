@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from ackstream.errors import InputError, LocalError, SettingsError
 from ackstream.local import jars, machine, submit
 from ackstream.settings import Settings, Spark
+from tests.local.programs import java_home
 
 
 def test_a_checkout_keeps_conf_and_jobs_beside_the_package():
@@ -138,6 +140,24 @@ def test_spark_runs_this_interpreter_and_this_pyspark(monkeypatch: pytest.Monkey
     assert environment["SPARK_HOME"] == str(machine.spark_home())
     assert environment["LOG4J_CONFIGURATION_FILE"].startswith("file:///")
     assert environment["PATH"] == os.environ["PATH"]
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["java-home", "path"])
+def test_spark_s_java_is_that_of_the_user_without_the_module_that_it_warns_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, own: bool
+):
+    home = java_home(tmp_path / "a java", "print(sys.argv[1:])")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv("OWN_JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{home / 'bin'}:{os.environ['PATH']}")
+    if own:
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    environment = submit.submit_environment()
+    command = [f"{environment['JAVA_HOME']}/bin/java", "-Da=b c", "--add-modules=jdk.incubator.vector", "", "Main"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "['-Da=b c', '', 'Main']\n"
+    assert "JAVA_HOME" not in submit.submit_environment("yarn").keys() - os.environ.keys()
 
 
 def test_running_becomes_the_command(monkeypatch: pytest.MonkeyPatch):

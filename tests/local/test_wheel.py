@@ -89,7 +89,11 @@ def test_all_files_of_conf_and_all_jobs_are_installed(installed: Path) -> None:
     (data,) = installed.glob("lib/python*/site-packages/ackstream/_data")
     for name in ("conf", "jobs"):
         ours, theirs = (
-            {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+            {
+                path.relative_to(directory): (path.read_bytes(), os.access(path, os.X_OK))
+                for path in directory.rglob("*")
+                if path.is_file() and path.suffix != ".pyc"
+            }
             for directory in (ROOT / name, data / name)
         )
         assert theirs == ours
