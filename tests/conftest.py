@@ -28,6 +28,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from ackstream.local.broker import Broker
 
+from ackstream.cli.terminal import spare_proxies
 from ackstream.gateway.access import passwords
 from ackstream.lake import tables
 from ackstream.local import jars
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 # a developer's running broker; taken out of the environment, since the settings would not know the name
 RUNNING = os.environ.pop("ACKSTREAM_TEST_BOOTSTRAP", "")
 _prefixes = count()
+# what tests start is on this machine
+spare_proxies()
 
 # how long an example takes tells something about the machine, not about the law; a failure must come back
 hypothesis.settings.register_profile(

@@ -42,11 +42,11 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; end with the exit code of its error."""
         machine.keep_private()
+        terminal.spare_proxies()
         sys.excepthook = terminal.show_error
         for stream in sys.stdout, sys.stderr:
             if isinstance(stream, TextIOWrapper):
-                # characters that its encoding lacks
-                stream.reconfigure(errors="backslashreplace")
+                stream.reconfigure(errors="backslashreplace")  # characters that its encoding lacks
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

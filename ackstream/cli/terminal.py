@@ -10,6 +10,7 @@ import base64
 import csv
 import io
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -44,8 +45,7 @@ Headers = Annotated[
     list[str] | None, typer.Option("--header", "-H", help="Further header; repeatable.", metavar="NAME=VALUE")
 ]
 
-MINUTE_MS = 60_000
-HOUR_MS = 3_600_000
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
@@ -55,6 +55,13 @@ def load() -> Settings:
     from ackstream.settings import load as read
 
     return read()
+
+
+def spare_proxies() -> None:
+    """Let connections to this machine ignore the proxy of the environment, here and in processes that are started."""
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    hosts = ",".join(dict.fromkeys([*filter(None, given.split(",")), "localhost", "127.0.0.1", "::1"]))
+    os.environ |= {"no_proxy": hosts, "NO_PROXY": hosts}
 
 
 def milliseconds(option: str, text: str) -> int:
@@ -181,9 +188,8 @@ def span(milliseconds: int | None) -> str:
         return ""
     if milliseconds < 1000:  # noqa: PLR2004 - a second
         return f"{milliseconds}ms"
-    seconds = milliseconds / 1000
     if milliseconds < MINUTE_MS:
-        return f"{seconds:.3g}s" if milliseconds % 1000 else f"{seconds:g}s"
+        return f"{milliseconds / 1000:.3g}s" if milliseconds % 1000 else f"{milliseconds // 1000}s"
     if milliseconds < HOUR_MS:
         minutes, rest = divmod(milliseconds // 1000, 60)
         return f"{minutes}m{rest:02d}s" if rest else f"{minutes}m"

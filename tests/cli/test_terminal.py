@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from rich.live import Live
 from rich.text import Text
@@ -16,7 +17,7 @@ from rich.text import Text
 from ackstream.cli import monitoring
 from ackstream.cli.messages import readers_table
 from ackstream.cli.monitoring import inflight_table, watch_screen
-from ackstream.cli.terminal import PlainTable, Terminal, data, echo, echo_json, escaped, result_table
+from ackstream.cli.terminal import PlainTable, Terminal, data, echo, echo_json, escaped, result_table, spare_proxies
 from ackstream.jobs.correlate.job import InFlight
 from ackstream.protocol.readers import KnownReader
 from tests.cli.test_display import watched
@@ -176,3 +177,30 @@ def test_an_id_that_does_not_fit_is_folded_and_not_cut() -> None:
     Terminal(file=shown).print(table, width=60)
     lines = [line.split() for line in shown.getvalue().splitlines()[1:]]
     assert "".join(words[0] for words in lines if words and words[0] in identity) == identity
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, ""),
+        ({"NO_PROXY": "a.example, .b"}, "a.example, .b,"),
+        ({"no_proxy": "127.0.0.1,c", "NO_PROXY": "d"}, "127.0.0.1,c,"),
+    ],
+)
+def test_connections_to_this_machine_ignore_a_proxy_beside_those_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], kept: str
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    spare_proxies()
+    spare_proxies()
+    local = [host for host in ("localhost", "127.0.0.1", "::1") if host not in kept]
+    assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == kept + ",".join(local)
+    with httpx.Client() as client:
+        through = {
+            host: client._transport_for_url(httpx.URL(f"http://{host}:8000")) for host in ("localhost", "e.example")
+        }
+    assert through["localhost"] is client._transport is not through["e.example"]
