@@ -207,14 +207,12 @@ class Broker:
 
 
 def create_topics(settings: Settings) -> list[str]:
-    """Create missing topics, and return their real names once every partition has a leader that answers.
-
-    The metadata name a leader before it answers: until then it refuses clients (``NOT_LEADER_OR_FOLLOWER``).
+    """Create missing topics; return their real names once every partition has a leader that answers.
 
     :raises LocalError: a topic cannot be created, or has no leader within ``local.start_timeout``
     """
-    created = topics.ensure_topics(settings)
-    deadline = time.monotonic() + settings.local.start_timeout / 1000
+    # the metadata name a leader before it answers: until then it refuses clients (NOT_LEADER_OR_FOLLOWER)
+    created, deadline = topics.ensure_topics(settings), time.monotonic() + settings.local.start_timeout / 1000
     with connect_admin(settings.kafka) as admin:
         while True:
             try:

@@ -43,9 +43,6 @@ MERGED = "spark.ackstream.merged"
 _DRIVERS_ENVIRONMENT = ("yarn.appMasterEnv", "kubernetes.driverEnv")
 """Entries by which a driver in a cluster gets variables of the environment."""
 
-STANDALONE = "spark://"
-"""Masters of Spark's own kind of cluster."""
-
 _WORDS = "secret|pass(?:word|wd|phrase)|token|access[.]?key|account[.]key|credential|jaas"
 SECRET = re.compile(f"(?i){_WORDS}")
 """The keys whose values are never shown, the same as in ``spark.redaction.regex`` of ``conf/spark-defaults.conf``."""
@@ -92,7 +89,7 @@ def submit_command(
     remote = deploy_mode == "cluster"
     if remote and is_local(master):
         raise InputError(f"The master {master} is this machine, so the driver cannot run in a cluster: add --master.")
-    if remote and master.startswith(STANDALONE):
+    if remote and master.startswith("spark://"):
         raise InputError(
             f"Spark's own cluster {master} runs no drivers in Python: leave out --deploy-mode cluster, and keep the "
             "driver running with a supervisor."
