@@ -136,7 +136,14 @@ def test_up_status_and_down_are_the_commands_for_it(settings: Settings, monkeypa
         return result.exit_code, result.stdout
 
     kafka = f"Kafka is up at {settings.kafka.bootstrap}; its log is {settings.local.data}/logs/kafka.log\n"
+    # in the language whose upper case of i is another letter
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=tr")
     assert run("up") == (0, f"{kafka}Topics: {len(TOPICS)}, {len(TOPICS)} of them new\n")
+    # each topic takes a record at once
+    options = {"bootstrap_servers": settings.kafka.bootstrap, "retries": 0, "enable_idempotence": False}
+    with KafkaProducer(**options) as producer:
+        sent = [producer.send(topic, b"{}", key=b"key", partition=0) for topic in TOPICS]
+        assert {future.get(PATIENCE_SECONDS).topic for future in sent} == TOPICS.keys()
     code, text = run("up")
     assert code == 0
     assert "was already up" in text
