@@ -100,6 +100,9 @@ def submit_command(
     found = {**defaults(), **known, **own_entries(settings, fetched)}
     if is_local(master) and (options := f"{java_options()} {found.get(JAVA_OPTIONS, '')}".strip()):
         found[JAVA_OPTIONS] = options
+    if not remote:
+        # else it would be that of the workers, if the settings name theirs
+        found.setdefault("spark.pyspark.driver.python", sys.executable)
     if remote and file is not None:
         # where the driver finds it: YARN and Kubernetes put it into its working directory
         found |= {f"spark.{part}.{ENV_PREFIX}CONF": file.name for part in _DRIVERS_ENVIRONMENT}

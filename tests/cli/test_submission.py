@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,18 @@ def test_options_of_spark_reach_spark(ran: Ran, tmp_path: Path):
     assert following(command, "--files") == str(tmp_path / "conf/ackstream.toml")
     assert found["spark.yarn.appMasterEnv.ACKSTREAM_CONF"] == "ackstream.toml"
     assert not {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "LOG4J_CONFIGURATION_FILE"} & environment.keys()
+
+
+@pytest.mark.parametrize(("mode", "driver"), [("client", sys.executable), ("cluster", None)])
+def test_a_python_of_the_workers_is_not_that_of_a_driver_on_this_machine(
+    ran: Ran, tmp_path: Path, mode: str, driver: str | None
+):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/ackstream.toml").write_text("", "utf-8")
+    workers = ["--conf", "spark.pyspark.python=./environment/bin/python"]
+    assert run("correlate", "--master", "yarn", "--deploy-mode", mode, *workers).exit_code == 0
+    ((command, _),) = ran
+    assert entries(command).get("spark.pyspark.driver.python") == driver
 
 
 def test_entries_that_options_of_spark_would_win_over_have_an_effect(ran: Ran):

@@ -90,6 +90,7 @@ def test_the_line_and_its_file_hold_everything_that_spark_needs(tmp_path: Path, 
         **submit.defaults(),
         "spark.driver.memory": "3g",
         submit.MERGED: "true",
+        "spark.pyspark.driver.python": sys.executable,
         **spark.conf,
     }
 
