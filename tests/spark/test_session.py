@@ -53,6 +53,10 @@ log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("a.b")
 log.warn('It "fails":\\n%s' % chr(27))
 log.error("It fails.", spark._jvm.java.lang.IllegalStateException("why\\nnot"))
 log.info("nothing")
+states = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider StateStoreProviderId[ x=1 ]"
+states = spark._jvm.org.apache.logging.log4j.LogManager.getLogger(states)
+states.warn("Reading snapshot file...Note that this is normal for the first batch of starting query.")
+states.warn("Another line.")
 """
 
 
@@ -107,6 +111,11 @@ def test_the_jvm_logs_json_lines_where_the_program_does(finished: subprocess.Com
     assert failed["message"].startswith("It fails.\n")
     assert "java.lang.IllegalStateException: why" in failed["message"]
     assert warned["time"].endswith("Z")
+
+
+def test_the_jvm_does_not_warn_of_the_state_that_a_start_reads(finished: subprocess.CompletedProcess[str]) -> None:
+    lines = [json.loads(line) for line in finished.stderr.splitlines() if line.startswith("{")]
+    assert [line["message"].strip() for line in lines if "StateStore" in line["logger"]] == ["Another line."]
 
 
 def test_commits_have_the_same_names_whatever_the_language_of_the_machine(
