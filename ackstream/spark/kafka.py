@@ -105,8 +105,7 @@ def _starting_offsets(kafka: Kafka, starts: Mapping[str, Start]) -> str:
         known = kafka_topics.replicas(admin, starts)
         latest = [partition for partition in known if starts[partition.topic] == LATEST]
         times = {name: start for name in known if isinstance(start := starts[name.topic], datetime)}
-        ends = kafka_topics.ends(admin, [*latest, *times])
-        ends |= kafka_topics.offsets_at(admin, times)
+        ends = kafka_topics.ends(admin, [*latest, *times]) | kafka_topics.offsets_at(admin, times)
     found: dict[str, dict[str, int]] = {topic: {} for topic in starts}
     for partition in known:
         start = starts[partition.topic]
@@ -227,7 +226,7 @@ def fitting(limit: int, value: Column, headers: Column, own: Mapping[str, Column
 
 def json_text() -> Column:
     """Return the value of a record as JSON text, without a byte order mark."""
-    return F.ltrim(F.col("value").cast("string"), F.lit(BYTE_ORDER_MARK.decode()))
+    return F.expr(f"TRIM(LEADING '{BYTE_ORDER_MARK.decode()}' FROM CAST(value AS STRING))")
 
 
 def json_correlation_id(text: Column) -> Column:
