@@ -122,13 +122,12 @@ def demo(
 
     Starts Kafka unless it runs. The Delta tables stay in the directory `demo` of the local data.
     """
-    from ackstream.local.secured import environment
-
     console = terminal.Terminal()
     with terminal.Interrupts() as interrupts:
         try:
             with ExitStack() as stack:
                 try:
+                    environment = machine.shared_with_tests("demo/secured.py").environment
                     own = stack.enter_context(environment(terminal.load(), console, secure=secure))
                     run = machine.shared_with_tests("demo/course.py").run
                     good = run(own, console, commands, rate, interrupts, stack)

@@ -69,6 +69,8 @@ def jobs() -> list[str]:
 def shared_with_tests(path: str) -> ModuleType:
     """Load a file of ``tests/`` that the wheel includes, such as ``conformance/runner.py``."""
     name = f"ackstream.tests.{path.removesuffix('.py').replace('/', '.')}"
+    if found := sys.modules.get(name):
+        return found
     spec = spec_from_file_location(name, installation_root() / "tests" / path)
     if spec is None or spec.loader is None:
         raise LocalError("This Python cannot load a module from a file.")

@@ -28,7 +28,7 @@ from ackstream.errors import (
     StartError,
     UnreachableError,
 )
-from ackstream.local import machine, secured
+from ackstream.local import machine
 from tests.cli.commands import run
 
 ROOT = Path(__file__).parents[2]
@@ -196,8 +196,8 @@ def ending(monkeypatch: pytest.MonkeyPatch, end: Any) -> list[Any]:
             raise end
         return bool(end)
 
-    monkeypatch.setattr(secured, "environment", lambda *_, secure: nullcontext(secure))
-    monkeypatch.setattr(machine, "shared_with_tests", lambda _: SimpleNamespace(run=course))
+    shared = SimpleNamespace(environment=lambda *_, secure: nullcontext(secure), run=course)
+    monkeypatch.setattr(machine, "shared_with_tests", lambda _: shared)
     return asked
 
 

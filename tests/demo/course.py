@@ -34,7 +34,6 @@ from ackstream.kafka.parties import OPERATOR
 from ackstream.lake import tables
 from ackstream.lake.schemas import ALL_TABLES
 from ackstream.local.machine import is_free, shared_with_tests
-from ackstream.local.secured import SecuredBroker
 from ackstream.protocol.ditto.labels import TWIN_PERSISTED
 from ackstream.settings import Gateway, Kafka, Settings
 from ackstream.spark.job import query_cause
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from ackstream.cli.terminal import Interrupts
 
 traffic = shared_with_tests("demo/fleet.py")
+SecuredBroker = shared_with_tests("demo/secured.py").SecuredBroker
 """The devices, the commands to them, and the checks."""
 
 DEVICES = 50

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from ackstream.local import secured
+from tests.demo import secured
 
 DAY = timedelta(days=1)
 STORE_PASSWORD = "changeit"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ackstream.local import secured
 from ackstream.settings import Kafka, Local, Settings
 from ackstream.settings.kafka import KafkaSecurity
+from tests.demo import secured
 from tests.harness.certificates import DAY
 from tests.harness.cluster import START_TIMEOUT
 from tests.harness.ports import free_ports

@@ -21,8 +21,8 @@ from ackstream.kafka.topics import TOPICS, ensure_topics
 from ackstream.local import machine
 from ackstream.local.broker import Broker
 from ackstream.local.machine import command_line, is_free
-from ackstream.local.secured import SecuredBroker
 from ackstream.settings import Kafka, Local, Settings
+from tests.demo.secured import SecuredBroker
 from tests.harness.kafka import records
 from tests.harness.ports import free_ports
 from tests.harness.waiting import PATIENCE_SECONDS, eventually

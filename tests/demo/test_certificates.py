@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography import x509
 
 from ackstream.local.machine import write_file
-from ackstream.local.secured import Authority
+from tests.demo.secured import Authority
 
 
 def test_an_authority_is_made_once(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from ackstream.errors import LocalError
 from ackstream.kafka.parties import PARTIES
-from ackstream.local import secured as module
 from ackstream.local.broker import CLUSTER_ID
-from ackstream.local.secured import SecuredBroker, demo_settings, environment
 from ackstream.settings import Archive, Kafka, Lake, Local, Settings
 from ackstream.settings.kafka import KafkaSecurity
+from tests.demo import secured as module
+from tests.demo.secured import SecuredBroker, demo_settings, environment
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.chdir(tmp_path)
     machine = Machine()
     monkeypatch.setattr(module, "Broker", machine)
-    monkeypatch.setattr(module.topics, "ensure_topics", lambda *_: machine.events.append("topics"))
+    monkeypatch.setattr(module, "create_topics", lambda _: machine.events.append("topics"))
     monkeypatch.setattr(module, "_delete_topics", lambda own: machine.events.append(own.kafka.topic_prefix))
     return machine
 
