@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long test-cluster page lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit
+.PHONY: help demo test test-fast test-long test-cluster page lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit chart
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -57,6 +57,9 @@ audit: $(VENV)/.installed-audit  ## Known vulnerabilities of the pinned packages
 
 pins: java $(VENV)/.installed-audit  ## Write requirements/*.txt and jars.sha256 anew: what an installation accepts
 	@$(PY) requirements/pins.py
+
+chart: $(VENV)/.installed  ## Lint, render and package the Helm chart; builds helm by Go where there is none
+	@$(PY) deploy/helm/render.py build/release
 
 bench: jars $(VENV)/.installed-bench  ## Run all benchmarks, two hours; writes benchmarks/results
 	@$(PY) -m benchmarks
