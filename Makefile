@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long test-cluster page lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit chart
+.PHONY: help demo test test-fast test-long test-cluster page lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit chart dist dist-full sbom
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -57,6 +57,18 @@ audit: $(VENV)/.installed-audit  ## Known vulnerabilities of the pinned packages
 
 pins: java $(VENV)/.installed-audit  ## Write requirements/*.txt and jars.sha256 anew: what an installation accepts
 	@$(PY) requirements/pins.py
+
+dist: $(VENV)/.installed-release  ## Build wheel and sdist in dist, check them, and run both in empty environments: half a minute
+	@rm -rf dist
+	@$(PY) -m build --no-isolation --outdir dist
+	@$(PY) -m twine check --strict dist/*
+	@$(PY) requirements/dist.py $(PYTHONS)
+
+dist-full: dist java  ## The same with all extras and the demo, for Python 3.10 and 3.13
+	@$(PY) requirements/dist.py --full $(or $(PYTHONS),python3.10 python3.13)
+
+sbom: $(VENV)/.installed-audit  ## The bill of materials: packages and jars, as CycloneDX, in build/release
+	@$(PY) requirements/sbom.py build/release/ackstream.cdx.json
 
 chart: $(VENV)/.installed  ## Lint, render and package the Helm chart; builds helm by Go where there is none
 	@$(PY) deploy/helm/render.py build/release

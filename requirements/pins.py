@@ -64,6 +64,7 @@ def sets() -> dict[str, Sequence[str]]:
         "bench": extras["bench"],
         "audit": extras["audit"],
         "docs": extras["docs"],
+        "release": extras["release"],
     }
 
 
