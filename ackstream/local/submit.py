@@ -229,16 +229,15 @@ def run(command: list[str], environment: dict[str, str], options: str = "") -> N
     machine.check_surroundings(options)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command[0], command, environment)  # noqa: S606 - no shell is wanted
+    os.execve(command[0], command, {**os.environ, **environment})  # noqa: S606 - no shell is wanted
 
 
 def java_options() -> str:
     """Return the options that let a Spark driver use the archive; an empty text without one."""
-    try:
-        found = archive()
-    except LocalError:
-        return ""
-    return f"-XX:SharedArchiveFile={found} {QUIET}" if found.is_file() else ""
+    with suppress(LocalError):
+        if (found := archive()).is_file():
+            return f"-XX:SharedArchiveFile={found} {QUIET}"
+    return ""
 
 
 def quick_start(given: str = "") -> str:

