@@ -199,7 +199,7 @@ def test_records_of_topics_that_the_settings_do_not_name_are_not_requests() -> N
     future = system.requester().send_record("orders-eu", b"x", acks=[LABEL], timeout=1)
     # the timeout, the grace, and some
     system.advance(12)
-    with pytest.raises(RequestTimeout, match=r"correlate\.request_topics allows that of the record"):
+    with pytest.raises(RequestTimeout, match=r"correlate\.request_topics allows orders-eu"):
         future.result()
     assert (len(bank.seen), system.ledger[0].acks[0].disposition) == (1, "orphan")  # type: ignore[index]
 

@@ -53,8 +53,8 @@ class Requester(Client):
         :param grace: seconds to wait for a reply after the request's timeout
         :param delivery_timeout: seconds within which the broker has to store a request
         :param on_error: called with the error that ends the requester, if one does
-        :param on_connection: called when ``connected``, or ``disconnected``: a request ended without a reply, or
-            Kafka does not store requests or is not reached for 10 s
+        :param on_connection: called when ``connected``, or ``disconnected``: Kafka does not store requests, or is not
+            reached for 10 s
         :param on_amended: called in the thread of replies with the second reply (``completed_by`` ``amended``) of each
             of the last 16,384 requests that had the header ``amend``, and ended by timeout
         :raises UnreachableError: no broker, or a topic is missing; with the remedy
@@ -65,7 +65,6 @@ class Requester(Client):
         self._replies = options.reply_to or self._kafka.topic("replies")
         self._reply_to = [] if options.reply_to is None else [(REPLY_TO, options.reply_to.encode())]
         self._requests = OpenRequests(options.on_amended)
-        self._silent = False  # the last reply did not come
         self._life = Lifetime(self._end, options.on_error, options.on_connection, "The requester")
         self._reader = self._connection.reader(self._replies, writes=(self._signals,))
         try:
@@ -277,7 +276,7 @@ class Requester(Client):
         for reply in request.early:
             if reply.reply_id == identity:
                 self._requests.counts["foreign"] -= 1
-                self._silent &= self._requests.answer(request.key, reply) is None
+                self._requests.answer(request.key, reply)
 
     def _finished(self, request: OpenRequest, error: BaseException | None) -> None:
         if error is not None and self._requests.refused(request):
@@ -286,21 +285,23 @@ class Requester(Client):
     def _turn(self, now: float) -> None:
         self._sender.turn(now)
         for request, verdict in self._requests.due(now):
-            self._silent |= verdict == "no_reply"
             request.end(request.not_sent() if verdict == "not_sent" else self._timed_out(request))
         sender = self._sender
-        self._life.look(now, away=sender.away or self._silent, waits=sender.waits or not self._reader.reached)
+        self._life.look(now, away=sender.away, waits=sender.waits or not self._reader.reached)
 
     def _receive(self, record: Any) -> None:
-        self._silent &= not self._requests.receive(record)
+        self._requests.receive(record)
 
     def _timed_out(self, request: OpenRequest) -> RequestTimeout:
-        hint = " and that correlate.reply_topics allows the topic" if self._reply_to else ""
-        hint += " and that correlate.request_topics allows that of the record" if request.topic == RECORD.topic else ""
+        identity = request.correlation_id
+        hint = f" and that correlate.reply_topics allows {self._replies}" if self._reply_to else ""
+        if request.topic == RECORD.topic and request.place is not None:
+            hint += f" and that correlate.request_topics allows {request.place[0]}"
         return RequestTimeout(
-            f"No reply to {request.correlation_id} arrived in {self._replies} within {request.wait:g} s: check that "
-            f"the correlate job runs{hint}.",
-            request.correlation_id,
+            f"No reply to {identity} arrived in {self._replies} within {request.wait:g} s (timeout and grace): check "
+            f"that the correlate job runs{hint}. A party may have extended it: Requester(grace=…) waits longer. Or the "
+            f"correlation-id was used a moment ago: ackstream outcomes story {identity}",
+            identity,
         )
 
 

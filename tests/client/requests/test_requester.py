@@ -192,3 +192,28 @@ def test_without_a_handler_a_second_reply_is_ignored(system: RequestSystem) -> N
 def test_a_publication_that_requires_a_response_is_refused(system: RequestSystem) -> None:
     with system.requester() as requester, pytest.raises(BadParameterError, match="use send"):
         requester.publish(COMMAND, response_required=True)
+
+
+# -- no reply
+
+
+@pytest.mark.parametrize("topic", ["signals", "orders"])
+def test_a_request_without_a_reply_names_the_causes_and_the_requester_stays_connected(
+    system: RequestSystem, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    states: list[str] = []
+    # no job answers
+    monkeypatch.setattr(system, "_write", lambda _: None)
+    with Requester(system.connection, on_connection=states.append) as requester:
+        future = _amendable(requester, topic, None)
+        system.advance(20)
+        with pytest.raises(RequestTimeout) as caught:
+            future.result(0)
+    hint = " and that correlate.request_topics allows orders" if topic == "orders" else ""
+    assert str(caught.value) == (
+        f"No reply to c arrived in replies within 15 s (timeout and grace): check that the correlate job runs{hint}. "
+        "A party may have extended it: Requester(grace=…) waits longer. Or the correlation-id was used a moment ago: "
+        "ackstream outcomes story c"
+    )
+    assert states == ["connected"]
+    assert "disconnected" not in caplog.text
