@@ -43,6 +43,7 @@ from ackstream.client.reading.samples import WriterQos as WriterQos
 from ackstream.client.redriving.redrive import RedriveReport as RedriveReport
 from ackstream.client.redriving.redrive import redrive as redrive
 from ackstream.client.requests.commands import Command as Command
+from ackstream.client.requests.replies import ReceivedAck as ReceivedAck
 from ackstream.client.requests.replies import Reply as Reply
 from ackstream.client.requests.replies import RequesterStatistics as RequesterStatistics
 from ackstream.client.requests.replies import Stored as Stored

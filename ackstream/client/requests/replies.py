@@ -25,12 +25,17 @@ log = logging.getLogger(__name__)
 MAX_UNREAD, MAX_UNREAD_BYTES = 1_000, 16_000_000
 
 _EXPLAINED = {
-    "acknowledgements": "Every requested acknowledgement arrived.",
     "response": "The response arrived.",
     "cancelled": "The request was cancelled.",
     "progress": "Acknowledgements arrived; the request is still open.",
     "amended": "Late acknowledgements made the request succeed after its deadline.",
 }
+
+
+class ReceivedAck(Acknowledgement):
+    """An acknowledgement in a reply: label, HTTP status, headers, and the payload as a Python value or ``None``."""
+
+    payload: Any = None
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,14 @@ class Reply:
         return decoded(self.envelope.value)
 
     @cached_property
-    def acks(self) -> dict[str, Acknowledgement]:
+    def acks(self) -> dict[str, ReceivedAck]:
         """The acknowledgements by label, in order of the request; empty for a plain response or an error."""
         if self.envelope.topic.criterion != "acks":
             return {}
-        return {ack.label: ack for ack in read_issued(self.envelope, built_in=True)}
+        return {
+            ack.label: ReceivedAck(ack.label, ack.status, payload=decoded(ack.payload), headers=ack.headers)
+            for ack in read_issued(self.envelope, built_in=True)
+        }
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -100,10 +108,14 @@ class Reply:
 
     @property
     def explanation(self) -> str:
-        """One sentence: why the answer is complete, or why it is not."""
+        """Why the answer is complete, or why it is not; names the labels that refused, or are missing."""
         match self.completed_by:
-            case "acknowledgements" if ACK_QUORUM in self.envelope.headers:
-                return "The quorum of the acknowledgements was decided."
+            case "acknowledgements":
+                quorum = f"The quorum was {'' if self.ok else 'not '}reached."
+                negative = [f"{label} ({ack.status})" for label, ack in self.acks.items() if not is_success(ack.status)]
+                found = [quorum] if ACK_QUORUM in self.envelope.headers else []
+                found += [f"Refused: {', '.join(negative)}."] if negative else []
+                return " ".join(found) or "Every requested acknowledgement arrived."
             case "timeout":
                 late = ", ".join(self.missing) or "the response"
                 return f"The deadline passed before this arrived: {late}."

@@ -22,7 +22,7 @@ from ackstream.gateway.errors import internal_error, method_not_allowed, not_fou
 from ackstream.gateway.http.operations import PREFIX
 from ackstream.gateway.http.translation import is_json, media_type, options_in
 from ackstream.observe.outcomes import RequestOutcome
-from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success
+from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_issued
 from ackstream.protocol.ditto.aggregates import http_body
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, json_text, raw
 from ackstream.protocol.ditto.headers import CONTENT_TYPE, CORRELATION_ID, DEFINITIONS, sendable
@@ -72,7 +72,7 @@ def of_reply(reply: Reply, command: Envelope, correlation_id: str) -> Response:
     # without a host: the header Host is chosen by the client
     location = PREFIX + quote(f"/things/{command.topic.thing_id}{path}", safe=_UNRESERVED)
     if envelope.topic.criterion == "acks":
-        return _of_acks([*reply.acks.values()], headers, location, reply.status)
+        return _of_acks(read_issued(envelope, built_in=True), headers, location, reply.status)
     status = envelope.status or reply.status
     message = envelope.topic.criterion == "messages"
     if message and status == BAD_GATEWAY:

@@ -44,7 +44,7 @@ def test_an_aggregate_has_its_acknowledgements_by_label_in_order():
     answer = reply("acks", {"meter": ENTRY, "gateway": LATE, "audit": ENTRY}, 424, "timeout")
     assert list(answer.acks) == ["meter", "gateway", "audit"]
     assert answer.acks["meter"].status == 200
-    assert bytes(answer.acks["meter"].payload) == b'{"x":1}'
+    assert answer.acks["meter"].payload == {"x": 1}
     assert answer.missing == ("gateway",)
     assert (answer.correlation_id, answer.reply_id, answer.status, answer.timestamp) == ("c-1", "r-1", 424, 17)
     assert not answer.ok
@@ -64,6 +64,53 @@ def test_a_nack_is_complete_but_not_ok():
     answer = reply("acks", {"meter": {"status": 500}, "audit": ENTRY}, 424, "acknowledgements")
     assert answer.complete
     assert not answer.ok
+
+
+@pytest.mark.parametrize(
+    ("entries", "status", "quorum", "explanation"),
+    [
+        ({"bank:paid": 409}, 409, None, "Refused: bank:paid (409)."),
+        ({"bank:paid": 302}, 302, None, "Refused: bank:paid (302)."),
+        ({"bank:paid": 409, "warehouse:packed": 200}, 424, None, "Refused: bank:paid (409)."),
+        ({"bank:paid": 409, "a:b": 204, "c:d": 500}, 424, None, "Refused: bank:paid (409), c:d (500)."),
+        ({"bank:paid": 200, "a:b": 204}, 200, None, "Every requested acknowledgement arrived."),
+        ({"bank:paid": 200, "a:b": 204}, 200, 2, "The quorum was reached."),
+        ({"bank:paid": 409, "a:b": 204}, 200, {"a": 1}, "The quorum was reached. Refused: bank:paid (409)."),
+        ({"bank:paid": 409, "a:b": 500}, 424, 2, "The quorum was not reached. Refused: bank:paid (409), a:b (500)."),
+    ],
+)
+@pytest.mark.parametrize("thing", ["org.acme/lamp", "unknown/unknown"])
+def test_the_labels_that_refuse_are_named(
+    thing: str, entries: dict[str, int], status: int, quorum: Any, explanation: str
+) -> None:
+    message = {
+        "topic": f"{thing}/things/twin/acks",
+        "headers": {} if quorum is None else {"ack-quorum": quorum},
+        "path": "/",
+        "value": {label: {"status": own} for label, own in entries.items()},
+        "status": status,
+    }
+    answer = read_reply(headers(str(status)), msgspec.json.encode(message), 0)
+    assert answer.explanation == explanation
+
+
+@pytest.mark.parametrize(
+    ("entry", "payload"),
+    [
+        ({}, None),
+        ({"payload": None}, None),
+        ({"payload": "no money"}, "no money"),
+        ({"payload": [1, {"invoice": 17}]}, [1, {"invoice": 17}]),
+    ],
+)
+def test_the_payload_of_an_acknowledgement_is_a_python_value(entry: dict[str, Any], payload: Any) -> None:
+    answer = reply("acks", {"bank:paid": {"status": 409, "headers": {"x": "y"}} | entry}, 409, "acknowledgements")
+    assert answer.acks["bank:paid"].payload == payload
+    assert (answer.acks["bank:paid"].label, answer.acks["bank:paid"].headers) == (
+        "bank:paid",
+        {"x": "y", "response-required": False},
+    )
+    assert answer.value["bank:paid"].get("payload") == payload
 
 
 def test_a_plain_response_has_a_value_and_no_acknowledgements():

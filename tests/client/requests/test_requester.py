@@ -63,7 +63,7 @@ def write(system: RequestSystem, topic: str, completed_by: str, number: int = 0,
 
 
 def shown(reply: Reply) -> tuple[str, Any]:
-    return reply.completed_by, json.loads(bytes(reply.acks[LABEL].payload)) if reply.is_update else reply.status
+    return reply.completed_by, reply.acks[LABEL].payload if reply.is_update else reply.status
 
 
 @STREAMS
