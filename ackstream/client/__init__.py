@@ -8,6 +8,7 @@ client raises an :class:`AckstreamError`. Importing it loads neither Spark nor t
 from types import ModuleType as _ModuleType
 
 from ackstream.client.core.arguments import Retry as Retry
+from ackstream.client.core.connection import RequestFuture as RequestFuture
 from ackstream.client.core.messages import Message as Message
 from ackstream.client.errors import *  # noqa: F403 - every error of the SDK
 from ackstream.client.parties.answers import Ack as Ack

@@ -87,7 +87,7 @@ class TopicReader(Closing):
     def start(
         self,
         name: str,
-        handle: Callable[[Any], None],
+        handle: Callable[[Any], object],
         after_poll: Callable[[float], None] = lambda _now: None,
         *,
         guard: Callable[[Callable[[], None]], None] = lambda follow: follow(),

@@ -4,11 +4,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from ackstream.client.core.connection import Connection, Guard, Loop, Producer
+from ackstream.client.core.connection import Connection, Guard, Loop, Producer, RequestFuture
 from ackstream.errors import BadParameterError, PreconditionNotMetError
 from ackstream.kafka.reader import TopicReader
 from ackstream.protocol.ditto.labels import Claim, LabelsTakenError
@@ -111,7 +110,7 @@ class MemorySystem(VirtualTime):
         self.turn()
 
 
-class _DrivenFuture(Future[Any]):
+class _DrivenFuture(RequestFuture[Any]):
     """A future that lets the time of its system pass while someone waits for it."""
 
     def __init__(self, system: VirtualTime) -> None:
@@ -145,7 +144,7 @@ class _MemoryReader(TopicReader):
         self._records.clear()
         return found
 
-    def start(self, name: str, *handlers: Callable[[Any], None], guard: Guard | None = None, **_: Any) -> None:  # noqa: ARG002
+    def start(self, name: str, *handlers: Callable[[Any], object], guard: Guard | None = None, **_: Any) -> None:  # noqa: ARG002
         handle, *after = handlers
 
         def step() -> None:

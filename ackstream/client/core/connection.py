@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from kafka.errors import KafkaError, KafkaTimeoutError
@@ -27,6 +27,14 @@ from ackstream.settings import Kafka
 
 Guard: TypeAlias = Callable[[Callable[[], None]], None]
 """Runs the loop of a thread, and handles the error that ends it."""
+
+T = TypeVar("T")
+
+
+class RequestFuture(Future[T]):
+    """The future of a request with ``correlation_id``; its ``cancel`` returns ``False``: use ``Requester.cancel``."""
+
+    correlation_id = ""
 
 
 class Producer:
@@ -139,9 +147,9 @@ class Connection:
         """Let seconds pass, unless an event ends the wait."""
         over.wait(seconds)
 
-    def future(self) -> Future[Any]:
+    def future(self) -> RequestFuture[Any]:
         """Return a future for an outcome that the application may wait for."""
-        return Future()
+        return RequestFuture()
 
     def reader(self, *topics: str, writes: Iterable[str] = (), stop: threading.Event | None = None) -> TopicReader:
         """Return a reader of every record of topics from now on; parameters and errors are those of ``at_end``."""

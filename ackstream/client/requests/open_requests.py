@@ -37,8 +37,8 @@ class OpenRequest:
     """An open request.
 
     After storage, which has to come by ``give_up_at`` and is reported to ``on_stored``, it waits ``wait`` seconds for a
-    reply; ``None``: storage completes it. ``reply_id`` follows from where it is stored, which ``place`` names by topic
-    and partition; replies that may be to it are ``early`` until then. ``updates`` get its updates as long as they are
+    reply; ``None``: storage completes it. ``reply_id`` follows from where it is stored; ``place`` ends with topic and
+    partition; replies that may be to it are ``early`` until then. ``updates`` get its updates as long as they are
     read; ``amendable``: a second reply may follow a timeout.
     """
 
@@ -50,7 +50,7 @@ class OpenRequest:
     future: Future[Any] = field(default_factory=Future)
     stored_at: float | None = None
     reply_id: str | None = None
-    place: tuple[str, int] | None = None
+    place: Future[tuple[str, int]] = field(default_factory=Future)
     early: list[Reply] = field(default_factory=list)
     updates: weakref.ref[Updates] | None = None
     amendable: bool = False
@@ -61,9 +61,7 @@ class OpenRequest:
         return self.correlation_id.encode()
 
     def end(self, outcome: Reply | Stored | RequestError) -> None:
-        """End the future, unless it was cancelled."""
-        if not self.future.set_running_or_notify_cancel():
-            return
+        """End the future."""
         if isinstance(outcome, RequestError):
             self.future.set_exception(outcome)
         else:

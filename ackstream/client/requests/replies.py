@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ackstream.client.core.connection import RequestFuture
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, is_success, read_issued
 from ackstream.protocol.ditto.envelopes import Envelope, decode, decoded
 from ackstream.protocol.ditto.headers import ACK_QUORUM
@@ -199,10 +200,10 @@ class Updates(Iterator[Reply]):
     :ivar correlation_id: that of the request, for ``Requester.cancel``
     """
 
-    def __init__(self, make: Callable[[], Future[Any]]) -> None:
+    def __init__(self, make: Callable[[], RequestFuture[Any]]) -> None:
         """Wait for updates; ``make`` makes a future."""
         self.correlation_id = ""
-        self.reply: Future[Reply] = make()
+        self.reply: RequestFuture[Reply] = make()
         # the callbacks of a future are called while the lock is held
         self._make, self._lock = make, threading.RLock()
         self._unread: deque[Reply] = deque()
@@ -242,7 +243,7 @@ class Updates(Iterator[Reply]):
                     continue
                 if self._unread:
                     future.set_result(self._take())
-                elif self._ended or self.reply.cancelled():
+                elif self._ended:
                     future.set_result(None)
                 else:
                     self._ended = True

@@ -4,14 +4,13 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ackstream.client.core.arguments import check_type, takes
-from ackstream.client.core.connection import ReliableSender, Sending, connection_of
+from ackstream.client.core.connection import ReliableSender, RequestFuture, Sending, connection_of
 from ackstream.client.core.lifetime import Client, Lifetime, call_handler
 from ackstream.client.core.tracing import trace_sending
 from ackstream.client.errors import ClosedError, NoReplyExpectedError, RequestError, RequestTimeout
@@ -73,7 +72,7 @@ class Requester(Client):
             self._reader.close()
             raise
         self._sender = ReliableSender(self._producer)
-        self._reader.start("ackstream-replies", self._receive, self._turn, guard=self._life.guard)
+        self._reader.start("ackstream-replies", self._requests.receive, self._turn, guard=self._life.guard)
 
     @property
     def statistics(self) -> replies.RequesterStatistics:
@@ -84,7 +83,7 @@ class Requester(Client):
         return replies.RequesterStatistics(**counts)
 
     @takes(CommandRequest)
-    def send(self, new: CommandRequest) -> Future[replies.Reply]:
+    def send(self, new: CommandRequest) -> RequestFuture[replies.Reply]:
         """Send a request; the future ends with its reply. The service answers an invalid request with an error.
 
         The parameters set the command's headers; ``None`` leaves a header unchanged.
@@ -103,7 +102,7 @@ class Requester(Client):
 
     def _send(
         self, envelope: Envelope, on_stored: Callable[[], None] | None, updates: replies.Updates | None = None
-    ) -> Future[replies.Reply]:
+    ) -> RequestFuture[replies.Reply]:
         timeout_ms = round(self._options.default_timeout * 1000)
         # an invalid request is sent, too: the service answers it
         with suppress(DittoError):
@@ -137,7 +136,7 @@ class Requester(Client):
         return self.send(**vars(new)).result()
 
     @takes(CommandRequest)
-    def publish(self, new: CommandRequest) -> Future[replies.Stored]:
+    def publish(self, new: CommandRequest) -> RequestFuture[replies.Stored]:
         """Send a request without a reply (response-required false); requested acknowledgements are recorded.
 
         The future ends when the broker has stored the request, or fails with ``NotSentError`` or ``ClosedError``; its
@@ -150,7 +149,7 @@ class Requester(Client):
         return self._open(self._record(envelope), envelope, None, new.on_stored)
 
     @takes(RecordRequest)
-    def send_record(self, new: RecordRequest) -> Future[replies.Reply]:
+    def send_record(self, new: RecordRequest) -> RequestFuture[replies.Reply]:
         """Send a record of any kind that requests acknowledgements; the future ends with its reply.
 
         Its headers have the request; the service does not read its value. The other parameters and errors are those of
@@ -163,7 +162,7 @@ class Requester(Client):
         """
         return self._send_record(new)
 
-    def _send_record(self, new: RecordRequest, updates: replies.Updates | None = None) -> Future[replies.Reply]:
+    def _send_record(self, new: RecordRequest, updates: replies.Updates | None = None) -> RequestFuture[replies.Reply]:
         check_type("value", new.value, bytes, optional=True)
         check_type("key", new.key, bytes, optional=True)
         asked, headers = address_record(
@@ -191,25 +190,30 @@ class Requester(Client):
         return self.send_record(**vars(new)).result()
 
     def cancel(self, correlation_id: str) -> bool:
-        """Take a request back: its future ends with the status 499, or with the reply that was decided before.
+        """Cancel a request, once it is stored: its future ends with the status 499, or with a reply decided before.
 
-        :return: whether the request is open, and the broker has stored it; otherwise nothing is done
+        :return: whether the request is open and awaits a reply; otherwise nothing is done
         """
         request = self._requests.find(correlation_id.encode())
-        if request is None or request.place is None or request.reply_id is None:
+        if request is None or request.wait is None:
             return False
-        (topic, partition), identity = request.place, request.reply_id.encode()
+        # the thread of the producer, which reports the storage, does not send
+        at = 0.0 if request.place.done() else self._connection.now()
+        request.place.add_done_callback(lambda place: self._cancel(request, place.result(), at))
+        return True
+
+    def _cancel(self, request: OpenRequest, place: tuple[str, int], at: float) -> None:
+        (topic, partition), identity = place, (request.reply_id or "").encode()
         # a compacted topic needs a key, and would delete the request itself under the key that it has
         record = {"topic": topic, "partition": partition, "key": b"cancel-%b" % identity, "value": None}
         headers = [(CORRELATION_ID, request.key), (CANCEL, identity)]
-        give_up_at = self._connection.now() + self._options.delivery_timeout
 
         def finished(error: BaseException | None) -> None:
             if error is not None:
-                log.warning("Kafka did not store the cancellation of %s: %s", correlation_id, error)
+                log.warning("Kafka did not store the cancellation of %s: %s", request.correlation_id, error)
 
-        self._sender.submit(Sending(record | {"headers": headers}, finished, give_up_at=give_up_at))
-        return True
+        until = self._connection.now() + self._options.delivery_timeout
+        self._sender.submit(Sending(record | {"headers": headers}, finished, give_up_at=until), at)
 
     def _check_thread(self) -> None:
         if threading.current_thread() is self._reader.thread:
@@ -245,9 +249,11 @@ class Requester(Client):
         wait: float | None,
         on_stored: Callable[[], None] | None = None,
         updates: replies.Updates | None = None,
-    ) -> Future[Any]:
+    ) -> RequestFuture[Any]:
         now, identity, command = self._connection.now(), asked.headers[CORRELATION_ID], asked.topic
         future = self._connection.future() if updates is None else updates.reply
+        future.correlation_id = identity
+        future.set_running_or_notify_cancel()  # it is not cancelled without its request
         attributes = {"messaging.message.conversation_id": identity, "ackstream.thing_id": command.thing_id}
         record["headers"] += self._reply_to
         record["headers"] += trace_sending("CLIENT", record["topic"], attributes, future, replies.described)
@@ -269,10 +275,10 @@ class Requester(Client):
     def _stored(self, request: OpenRequest, metadata: Any) -> None:
         call_handler(request.on_stored)
         identity = reply_id(request.correlation_id, metadata.topic, metadata.partition, metadata.offset)
-        request.place = metadata.topic, metadata.partition
         if self._requests.stored(request, self._connection.now(), identity):
             location = (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp)
             request.end(replies.Stored(request.correlation_id, *location))
+        request.place.set_result((metadata.topic, metadata.partition))
         for reply in request.early:
             if reply.reply_id == identity:
                 self._requests.counts["foreign"] -= 1
@@ -289,14 +295,11 @@ class Requester(Client):
         sender = self._sender
         self._life.look(now, away=sender.away, waits=sender.waits or not self._reader.reached)
 
-    def _receive(self, record: Any) -> None:
-        self._requests.receive(record)
-
     def _timed_out(self, request: OpenRequest) -> RequestTimeout:
         identity = request.correlation_id
         hint = f" and that correlate.reply_topics allows {self._replies}" if self._reply_to else ""
-        if request.topic == RECORD.topic and request.place is not None:
-            hint += f" and that correlate.request_topics allows {request.place[0]}"
+        if request.topic == RECORD.topic:
+            hint += f" and that correlate.request_topics allows {request.place.result()[0]}"
         return RequestTimeout(
             f"No reply to {identity} arrived in {self._replies} within {request.wait:g} s (timeout and grace): check "
             f"that the correlate job runs{hint}. A party may have extended it: Requester(grace=…) waits longer. Or the "

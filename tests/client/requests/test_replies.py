@@ -222,12 +222,6 @@ def test_the_error_of_the_request_is_raised_once_behind_its_updates() -> None:
     assert list(updates) == []
 
 
-def test_the_iteration_of_a_request_whose_future_is_cancelled_ends() -> None:
-    updates = Updates(Future)
-    updates.reply.cancel()
-    assert list(updates) == []
-
-
 @pytest.mark.parametrize(("number", "size", "kept"), [(1_002, 0, 1_000), (5, 4_000_000, 3), (2, 17_000_000, 1)])
 def test_unread_updates_are_limited_and_the_older_ones_are_dropped_with_one_warning(
     caplog: pytest.LogCaptureFixture, number: int, size: int, kept: int

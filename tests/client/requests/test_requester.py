@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -217,3 +218,43 @@ def test_a_request_without_a_reply_names_the_causes_and_the_requester_stays_conn
     )
     assert states == ["connected"]
     assert "disconnected" not in caplog.text
+
+
+# -- cancellations
+
+
+@pytest.mark.parametrize("topic", ["signals", "orders"])
+def test_a_cancellation_follows_its_request_once_that_is_stored(
+    system: RequestSystem, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Callable[[], None]] = []
+    with system.requester() as requester:
+        put = requester._producer.put
+        monkeypatch.setattr(
+            requester._producer, "put", lambda *given, **record: held.append(partial(put, *given, **record))
+        )
+        future = _amendable(requester, topic, None)
+        assert requester.cancel("c")
+        monkeypatch.undo()
+        # the request alone was sent, and is stored now
+        (store,) = held
+        store()
+        assert future.result().completed_by == "cancelled"
+    assert ["cancel" in dict(record.headers) for record in system.records[topic]] == [False, True]
+
+
+@pytest.mark.parametrize("topic", ["signals", "orders"])
+def test_the_future_of_a_request_names_it_and_only_the_requester_cancels(system: RequestSystem, topic: str) -> None:
+    with system.requester() as requester:
+        future = _amendable(requester, topic, None)
+        assert not future.cancel()
+        assert requester.cancel(future.correlation_id)
+        assert future.result().status == 499
+        assert order(requester).reply.correlation_id == "c"
+
+
+def test_a_publication_cannot_be_cancelled(system: RequestSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    with system.requester() as requester:
+        monkeypatch.setattr(requester._producer, "put", lambda *_, **__: None)
+        requester.publish(COMMAND, correlation_id="p")
+        assert not requester.cancel("p")
