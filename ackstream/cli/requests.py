@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ackstream.protocol.ditto.envelopes import Envelope
     from ackstream.settings import Settings
 
-Status = Annotated[int, typer.Option(min=100, max=599, help="HTTP status; positive below 400.", metavar="STATUS")]
+Status = Annotated[int, typer.Option(min=100, max=599, help="HTTP status; 200 to 299 is positive.", metavar="STATUS")]
 After = Annotated[str | None, typer.Option(help="Delay of each answer, such as 2s.", metavar="DURATION")]
 Group = Annotated[
     str | None, typer.Option(help="Consumer group that shares the signals; not with --count.", metavar="NAME")

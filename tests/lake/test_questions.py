@@ -183,6 +183,29 @@ def test_every_column_of_an_answer_is_explained(told: Lake, name: str) -> None:
     assert all(question.columns.values())
 
 
+@pytest.mark.parametrize("ended", ["cancelled", "timeout"])
+def test_a_label_of_a_request_that_was_cancelled_is_not_blamed(tmp_path: Path, ended: str) -> None:
+    lake = Lake(path=str(tmp_path))
+    request = {"correlation_id": "c-1", "decided_at": planes.at(5), "completed_by": ended, "requested": ["a:b"]}
+    planes.write(lake, "outcomes", [{**request, "missing": ["a:b"], "status": 499 if ended == "cancelled" else 408}])
+    late = {"correlation_id": "c-1", "label": "a:b", "disposition": "late", "status": 200, "received_at": planes.at(6)}
+    planes.write(lake, "acknowledgements", [late])
+    blamed = ended == "timeout"
+    assert ask_duckdb(lake, "missing_labels") == [("a", "a:b", 1, 1, 1, 0, 1.0)] * blamed
+    assert ask_duckdb(lake, "unused_acknowledgements") == [("late", "a:b", 1, 1, int(blamed), planes.at(6))]
+
+
+def test_the_negative_acknowledgements_are_those_that_are_not_2xx(tmp_path: Path) -> None:
+    lake = Lake(path=str(tmp_path))
+    own = {"correlation_id": "c-1", "label": "a:b", "disposition": "accepted", "received_at": planes.at(2)}
+    planes.write(lake, "acknowledgements", [{**own, "status": status} for status in (200, 299, 302, 409)])
+    outcome = {"correlation_id": "c-1", "started_at": planes.at(1), "decided_at": planes.at(5), "status": 302}
+    planes.write(lake, "outcomes", [{**outcome, "id": "r-1", "completed_by": "acknowledgements"}])
+    found = [("a:b", status, 1, planes.at(2), "c-1") for status in (302, 409)]
+    assert ask_duckdb(lake, "negative_acknowledgements") == found
+    assert [row[-1] for row in ask_duckdb(lake, "unconfirmed_requests")] == [["a:b 302", "a:b 409"]]
+
+
 def test_no_table_is_without_a_question() -> None:
     assert {table for question in reading.QUESTIONS.values() for table in question.tables} == ALL_TABLES.keys()
 

@@ -322,5 +322,5 @@ class Delivered(Signal):
             self._open.send(messages(self, answer))
 
     def ack(self, status: int = 200, payload: Any = UNSET, label: str | None = None) -> None:
-        """Acknowledge under one label, or under all of ``labels``; a status of 400 or more is a nack."""
+        """Acknowledge under one label, or under all of ``labels``; a status other than 2xx is a nack."""
         self.answer(Ack(status, payload, label))

@@ -1,7 +1,7 @@
 -- Who does not acknowledge in time: per label how often, how many came late, and the share of those waited for.
 -- party: the part of the label before its colon
 -- label: the label
--- requested: how many requests waited for it; those that an error ended early did not
+-- requested: how many requests waited for it; those that an error or their requester ended early did not
 -- missing: how many of these it was missing from
 -- late: how many of the missing were acknowledged after the deadline
 -- never: how many of the missing were not
@@ -16,7 +16,7 @@ SELECT split_part(w.label, ':', 1) AS party,
 FROM (SELECT q.correlation_id, q.decided_at, q.label, array_contains(q.missing, q.label) AS missed
       FROM (SELECT o.correlation_id, o.decided_at, o.missing, explode(o.requested) AS label
             FROM {outcomes} AS o
-            WHERE o.completed_by NOT IN ('error', 'invalid', 'amended')) AS q) AS w
+            WHERE o.completed_by NOT IN ('error', 'invalid', 'amended', 'cancelled')) AS q) AS w
       -- long after the deadline the request is forgotten, and they are orphans
 LEFT JOIN (SELECT a.correlation_id, a.label, max(a.received_at) AS received_at
            FROM {acknowledgements} AS a

@@ -3,7 +3,7 @@
 -- label: the label; null of an error, or if none could be read
 -- acknowledgements: how many; without answers of the twin and responses that nobody waited for, which are no fault
 -- requests: how many correlation-ids they named
--- missed: how many of these were decided without the label, though they had requested it
+-- missed: how many of these were decided without the label, though they had requested it; not those cancelled
 -- last_received_at: broker time of the last one
 SELECT a.disposition,
        a.label,
@@ -13,7 +13,8 @@ SELECT a.disposition,
        max(a.received_at) AS last_received_at
 FROM {acknowledgements} AS a
 LEFT JOIN (SELECT DISTINCT q.correlation_id, q.label
-           FROM (SELECT o.correlation_id, explode(o.missing) AS label FROM {outcomes} AS o) AS q) AS m
+           FROM (SELECT o.correlation_id, explode(o.missing) AS label FROM {outcomes} AS o
+                 WHERE o.completed_by <> 'cancelled') AS q) AS m
        ON m.correlation_id = a.correlation_id AND m.label = a.label
 WHERE a.disposition NOT IN ('accepted', 'progress')
   AND NOT (a.disposition IN ('late', 'unrequested') AND m.label IS NULL
