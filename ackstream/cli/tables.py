@@ -125,17 +125,19 @@ def _story(records: Sequence[Mapping[str, Any]]) -> Group:
         words = terminal.cell("occurred_at", record["occurred_at"]), *map(record.get, ("event", "label", "status"))
         shown.append(terminal.data(" ".join(str(word) for word in words if word is not None), "bold"))
         trace = record["traceparent"] and f"traceparent {record['traceparent']}"
-        shown += [terminal.data(f"  {text}") for text in (record["detail"], record["id"], trace) if text]
-        shown += [terminal.data(f"  {line}", "dim") for line in _indented(record["content"]).splitlines()]
+        texts = record["detail"], record["terms"], record["id"], trace
+        shown += [terminal.data(f"  {text}") for text in texts if text]
+        if record["content"]:
+            shown.append(terminal.data(f"  {_in_line(record['content'])}", "dim"))
     return Group(*shown)
 
 
-def _indented(content: str | None) -> str:
+def _in_line(content: str) -> str:
     try:
         # numbers and texts stay as they were written
-        return msgspec.json.format(content or "", indent=2)
+        return msgspec.json.format(content, indent=0)
     except (msgspec.DecodeError, UnicodeError):
-        return content or ""
+        return content
 
 
 def sql(
@@ -189,10 +191,10 @@ def _in_sql(column: str) -> str:
 @cache
 def _reserved() -> frozenset[str]:
     """Return the words that name a column in quotes alone."""
-    import duckdb
+    from ackstream.lake.reading import connect
 
     query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
-    with duckdb.connect() as connection:
+    with connect() as connection:
         return frozenset(chain.from_iterable(connection.execute(query).fetchall()))
 
 

@@ -192,15 +192,22 @@ class _Scan:
         return self._table.scan().__arrow_c_stream__(requested_schema)
 
 
+def connect() -> DuckDBPyConnection:
+    """Open DuckDB without tables; times are in UTC, and a name in a query is never a variable of this program."""
+    import duckdb  # noqa: PLC0415 - see the module
+
+    connection = duckdb.connect(config={"python_enable_replacements": False})
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
 @contextmanager
 def database(lake: Lake, names: Iterable[str] = ALL_TABLES) -> Iterator[DuckDBPyConnection]:
     """Open DuckDB with views of the existing tables, at present; StartError: one cannot be read. Times are in UTC."""
-    # functions of Spark work, too: ``explode`` of a list, ``unix_millis`` of a time
-    import duckdb  # noqa: PLC0415 - see the module
-
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    # functions of Spark work, too
+    with connect() as connection:
         connection.execute("CREATE MACRO explode(list) AS unnest(list)")
+        connection.execute("CREATE MACRO array_join(list, separator) AS array_to_string(list, separator)")
         connection.execute("CREATE MACRO unix_millis(moment) AS epoch_ms(moment)")
         for name in names:
             with _readable(lake, name):

@@ -26,6 +26,9 @@ TABLES = Path(__file__).parent.parent.parent / "docs/reference/tables.md"
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     lake = Lake(path=str(tmp_path_factory.mktemp("lake")))
     planes.fill(lake)
+    record = {"topic": "orders", "offset": 17, "requested_acks": ["bank:paid", "store:packed"], "timeout_ms": 10_000}
+    row = {"correlation_id": "o-1", "id": "r-7", "received_at": planes.at(20), "value": '{"article":\n7}'}
+    planes.write(lake, "signals", [record | row])
     return lake
 
 
@@ -139,6 +142,8 @@ def test_a_long_answer_is_cut_in_the_table_alone() -> None:
     ("arguments", "code", "sentence"),
     [
         (["SELECT * FROM message"], 2, "Catalog Error: Table with name message does not exist"),
+        # variables of the program are no tables
+        (["SELECT * FROM lake"], 2, "Catalog Error: Table with name lake does not exist"),
         (["SELEC 1"], 2, "Parser Error: "),
         (["SELECT at FROM queue_events"], 2, "Parser Error: "),
         (["SELECT 1", "--csv", "--json"], 2, "--csv and --json exclude each other: choose one."),
@@ -155,9 +160,20 @@ def test_a_query_that_cannot_be_answered_is_a_sentence(arguments: list[str], cod
 
 def test_a_table_that_does_not_exist_yet_names_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACKSTREAM_LAKE_PATH", str(tmp_path / "empty"))
-    result = run("SELECT * FROM queue_events")
-    assert result.exit_code == 1
-    assert "start the queues job" in result.stderr
+    # the second one has the name of a function of this program
+    for name, job in ("queue_events", "queues"), ("outcomes", "archive"):
+        result = run(f"SELECT * FROM {name}")
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"The table {name} does not exist at ")
+        assert f"start the {job} job" in result.stderr
+
+
+def test_a_story_has_the_terms_of_its_request_and_a_line_for_each_content() -> None:
+    lines = commands.run("outcomes", "story", "o-1").stdout.splitlines()
+    assert [line.split("  ")[-1] for line in lines] == [
+        "2026-11-18 11:00:20 request", "orders-0-17, labels bank:paid store:packed, timeout 10000 ms", "r-7",
+        '{"article": 7}',
+    ]  # fmt: skip
 
 
 def test_the_query_of_the_readme_is_answered() -> None:

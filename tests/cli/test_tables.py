@@ -95,7 +95,7 @@ def test_both_engines_give_the_same_answer(filled: Lake):
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_story_is_a_block_per_event_with_its_content_indented():
+def test_a_story_is_a_block_per_event():
     lines = run("outcomes", "story", "c-1").stdout.splitlines()
     heads = [line for line in lines if not line.startswith(" ")]
     assert [head.split()[2] for head in heads] == ["request", "acknowledgement", "acknowledgement", "outcome"]

@@ -28,6 +28,7 @@ _FILLED = {
     "double": 0.0,
 }
 
+TERMS = "x-0-0, labels a:b, timeout 5000 ms"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -225,10 +226,23 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         (at(5), 2, "left", "w1", "work", "settled", "messages-0-101"),
     ],
     "story": [
-        (at(1), 1, "request", None, None, "", None, "r-1", TRACE, "c-1", "org:lamp"),
-        (at(2), 2, "acknowledgement", "a:b", 200, "accepted", None, "x", None, "c-1", None),
-        (at(6), 3, "outcome", None, 424, "timeout", None, "r-1", None, "c-1", "org:lamp"),
-        (at(7), 2, "acknowledgement", "c:d", None, "late", None, "late", None, "c-1", None),
+        (
+            at(1),
+            1,
+            "request",
+            None,
+            None,
+            "",
+            None,
+            "r-1",
+            TRACE,
+            "c-1",
+            "org:lamp",
+            "x-0-0, labels a:b, timeout 5000 ms",
+        ),
+        (at(2), 2, "acknowledgement", "a:b", 200, "accepted", None, "x", None, "c-1", None, None),
+        (at(6), 3, "outcome", None, 424, "timeout", None, "r-1", None, "c-1", "org:lamp", None),
+        (at(7), 2, "acknowledgement", "c:d", None, "late", None, "late", None, "c-1", None, None),
     ],
     "trace": [
         (at(1), "c-1", "org:lamp", "", 424, "timeout", 5000, TRACE[36:52], TRACE),

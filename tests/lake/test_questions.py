@@ -89,8 +89,11 @@ def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: Spark
     told = naive(reading.ask(spark, filled, "story", {"correlation_id": "c-3"}).collect())
     step = timedelta(milliseconds=1)
     signal = "twin commands modify /features/water/properties/level"
-    assert [row[-2:] for row in told] == [("c-3", PUMP), ("c-3", None), ("c-3", PUMP), ("c-3", None)]
-    assert [row[:-2] for row in told] == [
+    terms = "signals-0-3, labels twin-persisted billing:booked, timeout 5000 ms"
+    assert [row[-3:] for row in told] == [
+        ("c-3", PUMP, terms), ("c-3", None, None), ("c-3", PUMP, None), ("c-3", None, None),
+    ]  # fmt: skip
+    assert [row[:-3] for row in told] == [
         (AT + 3 * step, 1, "request", None, None, signal, '{"litres":5}', records.reply_id(3), None),
         (AT + 23 * step, 2, "acknowledgement", "twin-persisted", 204, "accepted", None, "acks-0-3-0", None),
         (AT + timedelta(hours=1), 3, "outcome", None, 424, "timeout", '{"status":200}', records.reply_id(3), None),
@@ -109,7 +112,7 @@ def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
     ArchiveFold(lake).write(records.frame(spark, [records.acknowledgement(6, **refused), *others]), 0, "query")
     (told,) = reading.ask(spark, lake, "story", {"correlation_id": "c-6"}).collect()
     assert (told["detail"], told["id"]) == ("invalid Another thing.", "acks-0-6-0")
-    ((*_, identity, _, wire_id, _),) = ask_duckdb(lake, "story", "c-6")
+    ((*_, identity, _, wire_id, _, _),) = ask_duckdb(lake, "story", "c-6")
     assert (identity, wire_id) == ("acks-0-6-0", "c-6#AAAAAAAAAAAAAAAA")
 
 

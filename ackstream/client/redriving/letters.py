@@ -101,16 +101,16 @@ def from_tables(lake: Lake, where: str) -> list[Letter]:
 
 def from_topic(reader: TopicReader, topic: str, where: str) -> list[Letter]:
     """Return the dead letters in a topic of another system that meet a condition."""
-    import duckdb  # noqa: PLC0415 - see above
     import pyarrow as pa  # noqa: PLC0415 - see above
+
+    from ackstream.lake.reading import connect  # noqa: PLC0415 - see above
 
     kinds = pa.schema({
         "id": pa.string(), "reason": pa.string(), "topic": pa.string(), "partition": pa.int64(),
         "given_up_at": pa.timestamp("ms", tz="UTC"), "key": pa.binary(), "value": pa.binary(),
     })  # fmt: skip
     found: list[Letter] = []
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with connect() as connection:
         for records in chunks(all_of(reader, reader.consumer.partitions_for_topic(topic) or (), topic), AT_ONCE):
             letters = [letter_of(record) for record in records]
             rows = [

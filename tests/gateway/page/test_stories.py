@@ -164,7 +164,8 @@ def test_a_dead_letter_is_part_of_a_story() -> None:
 TIMES = {"received_at", "decided_at"}
 ROWS: dict[str, dict[str, Any]] = {
     "signals": {"thing_id": "a:b", "channel": "twin", "criterion": "commands", "action": "modify", "path": "/x",
-                "value": "5", "headers": f'{{"traceparent":"{TRACE}"}}', "received_at": 100},
+                "value": "5", "headers": f'{{"traceparent":"{TRACE}"}}', "received_at": 100,
+                "topic": "signals", "partition": 0, "offset": 3, "requested_acks": ["my-ack"], "timeout_ms": 1000},
     "acknowledgements": {"label": "my-ack", "status": 200, "disposition": "accepted", "reason": None, "payload": None,
                          "received_at": 110},
     "outcomes": {"thing_id": "a:b", "status": 200, "completed_by": "acknowledgements", "reply": '{"topic":"t"}',
@@ -261,7 +262,8 @@ def requests(names: list[str], thing_id: str | None, at: int, content: str = "5"
     }
     same = {**ROWS["signals"], "thing_id": thing_id, "value": content}
     del same["received_at"]
-    return pa.table(own | {name: pa.array([value] * len(names), pa.string()) for name, value in same.items()})
+    kinds = {name: pa.string() for name in ("thing_id", "value")}
+    return pa.table(own | {name: pa.array([value] * len(names), kinds.get(name)) for name, value in same.items()})
 
 
 def filled(lake: Lake, name: str, number: int, content: str = "5") -> Lake:
