@@ -76,7 +76,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    help="Durable acknowledgements for commands over Kafka.",
+    help="Durable acknowledgements for commands and records over Kafka.",
     epilog="Exit codes: 0 done; 1 failed, or a negative answer; 2 a wrong option, argument or setting; 3 no answer "
     "from Kafka or a job; 130 Ctrl-C.",
 )

@@ -78,11 +78,12 @@ def send(  # noqa: PLR0913 - the options of a command line
     if {topic, key, value_file} != {None}:
         if topic is None or live or no_response or {thing, message, action, file} != {None}:
             raise InputError(
-                "--topic, --key and --value-file are those of a record: name its topic, and omit the thing, --file, "
-                "--live, --message, --action and --no-response."
+                "--topic and --key are those of a record; the value is --value-file FILE, or - for standard input: "
+                "name its topic, and omit the thing, --file, --live, --message, --action and --no-response."
             )
         record = _record(topic, key, value_file, ack or [], timeout)
-        raise typer.Exit(_ask(settings, record | {"headers": given}, progress=progress, as_json=as_json))
+        record |= {"correlation_id": given.pop(headers.CORRELATION_ID, None), "headers": given}
+        raise typer.Exit(_ask(settings, record, progress=progress, as_json=as_json))
     if ack:
         given[headers.REQUESTED_ACKS] = [_label(label) for label in ack]
     if timeout is not None:
@@ -228,7 +229,7 @@ def ack(
     count: terminal.Count = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Acknowledge and print every command and message that requests one of the labels.
+    """Acknowledge and print all commands, messages and records that request one of the labels.
 
     Declares the labels while it runs. Example: ackstream ack fleet:done --status 204
     """

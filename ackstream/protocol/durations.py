@@ -127,4 +127,4 @@ def _parse(text: str) -> Duration:
 
 
 def _unreadable(text: str) -> DittoError:
-    return timeout_invalid(f'For input string: "{text}"')
+    return timeout_invalid(f'A duration is a whole number and a unit, such as 10s, 500ms or 1m: this one is "{text}".')

@@ -253,9 +253,16 @@ def test_a_record_is_sent_with_its_key_its_headers_and_the_content_of_a_file(
     assert service.records == [
         {
             "topic": "orders", "key": b"7", "value": b"\x00\xff", "headers": {"mine": "1"},
-            "acks": ["a:b", "c:d"], "timeout": 0.5,
+            "acks": ["a:b", "c:d"], "timeout": 0.5, "correlation_id": None,
         }
     ]  # fmt: skip
+
+
+def test_a_record_has_the_correlation_id_of_its_header_as_a_command_has(service: Service):
+    given = ["--ack", "a:b", "-H", "correlation-id=o-1", "-H", "mine=1"]
+    assert run("--topic", "orders", *given).exit_code == run("org.acme:lamp", "/x", "1", *given).exit_code == 0
+    assert (service.records[0]["correlation_id"], service.records[0]["headers"]) == ("o-1", {"mine": "1"})
+    assert service.sent[0].headers["correlation-id"] == "o-1"
 
 
 def test_a_record_may_have_no_value(service: Service):
@@ -263,7 +270,7 @@ def test_a_record_may_have_no_value(service: Service):
     assert (service.records[0]["value"], service.records[0]["timeout"]) == (None, None)
 
 
-_OF_A_RECORD = "--topic, --key and --value-file are those of a record: name its topic, and omit the thing,"
+_OF_A_RECORD = "the value is --value-file FILE, or - for standard input: name its topic, and omit the thing,"
 
 
 @pytest.mark.parametrize(

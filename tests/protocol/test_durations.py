@@ -41,8 +41,14 @@ def test_milliseconds_come_back_as_they_were(milliseconds: int) -> None:
     assert Duration.of_milliseconds(milliseconds).milliseconds == milliseconds
 
 
+def test_an_unreadable_duration_is_refused_with_the_forms() -> None:
+    with pytest.raises(DittoError, match='such as 10s, 500ms or 1m: this one is "10 s"') as refused:
+        Duration.parse("10 s")
+    assert (refused.value.error, refused.value.description) == ("timeout.invalid", "Please choose a valid timeout.")
+
+
 def test_a_very_long_number_is_refused_and_zeros_before_a_number_are_not() -> None:
-    with pytest.raises(DittoError, match="For input string"):
+    with pytest.raises(DittoError, match='this one is "9999'):
         Duration.parse("9" * 100_000)
     assert Duration.parse("0" * 100_000 + "7s") == Duration(7, "s")
 

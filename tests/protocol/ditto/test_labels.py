@@ -23,6 +23,7 @@ from ackstream.protocol.ditto.labels import (
     Claim,
     Declarations,
     DeclaredTimes,
+    LabelsTakenError,
     check_declared,
     parse_declared,
     parse_label,
@@ -161,6 +162,11 @@ def test_declarations_as_in_ditto(given_: dict[str, Any], expect: dict[str, Any]
             log.append(key, None)
             results.append({"ok": False, "error": label_not_unique().to_dict()})
     assert results == expect["results"]
+
+
+def test_a_label_that_is_taken_is_named_with_the_time_after_which_that_of_a_killed_party_is_free() -> None:
+    error = LabelsTakenError(frozenset({"a1"}), [claim("a1", "b2", group="g")])
+    assert str(error).endswith(": a1 (by the group g). Those of a killed party are free after 30 s.")
 
 
 @each("labels", "declare-pubsub-failAck")
