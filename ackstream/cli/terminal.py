@@ -45,6 +45,8 @@ Headers = Annotated[
     list[str] | None, typer.Option("--header", "-H", help="Further header; repeatable.", metavar="NAME=VALUE")
 ]
 
+UNLIMITED = 1_000_000
+"""Characters of a line where the output is no terminal."""
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
@@ -122,6 +124,9 @@ class Terminal(Console):
     def __init__(self, *, stderr: bool = False, soft_wrap: bool = False, file: IO[str] | None = None) -> None:
         """Print to standard output, standard error or a file; ``soft_wrap`` leaves long lines to the terminal."""
         super().__init__(stderr=stderr, soft_wrap=soft_wrap, file=file, markup=False, emoji=False)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            # programs read whole lines
+            self.width = UNLIMITED
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render anything; tables and live displays of Rich pass through here, too."""

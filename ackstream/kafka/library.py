@@ -26,13 +26,16 @@ from kafka.record import default_records, memory_records
 
 
 def _matters(record: logging.LogRecord) -> bool:
-    """Return whether a record of the library's log is about anything but a socket that a client has closed."""
+    """Return whether a record of the library's log is about anything but a connection that a client has closed."""
     error = record.exc_info[1] if record.exc_info else None
+    if any(isinstance(argument, errors.Cancelled) for argument in record.args or ()):
+        return False
     return not (isinstance(error, AttributeError) and error.obj is None and error.name in ("recv", "send"))
 
 
-# it reads a closed socket once more, and logs a stack trace
-logging.getLogger("kafka.net.transport").addFilter(_matters)
+# it reads a closed socket once more, and logs a stack trace; and an error for a request that the end has cancelled
+for _logger in "kafka.net.transport", "kafka.cluster":
+    logging.getLogger(_logger).addFilter(_matters)
 # it warns of each turn of its own loop that took a tenth of a second, as all do on a busy machine
 logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
 

@@ -169,6 +169,18 @@ def test_commands_print_through_the_terminal_alone(path: Path) -> None:
     assert direct == []
 
 
+@pytest.mark.parametrize(("columns", "lines"), [(None, 2), ("60", 4)])
+def test_a_program_reads_whole_lines_unless_it_asks_for_a_width(
+    monkeypatch: pytest.MonkeyPatch, columns: str | None, lines: int
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    shown = io.StringIO()
+    Terminal(file=shown).print(result_table(["id", "reply"], [["3f7f2b1e-0c5d-4b43-8a34-1f9a7c1f2b3c", "x" * 70]]))
+    assert len(shown.getvalue().splitlines()) == lines
+
+
 def test_an_id_that_does_not_fit_is_folded_and_not_cut() -> None:
     identity = "3f7f2b1e-0c5d-4b43-8a34-1f9a7c1f2b3c#0123456789abcdef"
     table = PlainTable("correlation-id", "thing", "missing")

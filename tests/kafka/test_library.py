@@ -9,6 +9,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.consumer.fetcher import Fetcher, OffsetAndTimestamp
 from kafka.errors import (
+    Cancelled,
     KafkaConnectionError,
     LeaderNotAvailableError,
     NodeNotReadyError,
@@ -33,6 +34,13 @@ def test_a_socket_that_was_closed_while_it_was_read_is_no_stack_trace(caplog: py
     # what is no socket at all is a defect, and told
     (told,) = caplog.messages
     assert "object" in told
+
+
+def test_a_request_that_the_end_of_a_client_cancels_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("kafka.cluster")
+    for error in Cancelled(), KafkaConnectionError("gone"):
+        log.error("Metadata refresh: failed %s", error)
+    assert caplog.messages == ["Metadata refresh: failed KafkaConnectionError: gone"]
 
 
 def test_a_login_that_is_refused_while_a_program_runs_is_reported_and_tried_again() -> None:
