@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +31,7 @@ def up(
         bool, typer.Option("--secure", help="Use TLS, and a login and ACLs per party; print the settings files.")
     ] = False,
 ) -> None:
-    """Start a one-node Kafka and create the topics."""
+    """Start a one-node Kafka, and create its topics and those that correlate.request_topics names literally."""
     from ackstream.kafka import topics
     from ackstream.kafka.parties import OPERATOR
     from ackstream.local.broker import Broker, create_topics
@@ -49,12 +50,23 @@ def up(
         raise LocalError(f"Kafka runs {'without' if secure else 'with'} --secure: stop it first with `ackstream down`.")
     started = broker.start(Terminal(stderr=True))
     settings = broker.as_user(settings, OPERATOR)
-    created = create_topics(settings)
+    names = [*topics.TOPICS, *topics_of_applications(settings)]
+    created = create_topics(settings, names)
     echo(f"Kafka {'is up' if started else 'was already up'} at {broker.bootstrap}; its log is {broker.log}")
-    echo(f"Topics: {len(topics.TOPICS)}, {len(created)} of them new")
+    echo(f"Topics: {len(names)}, {len(created)} of them new")
     if files := broker.admit(settings):
         echo(f"Settings of {len(files)} parties: export ACKSTREAM_CONF={files[0]}, or another one of them:")
         echo("  " + ", ".join(file.name for file in files))
+
+
+def topics_of_applications(settings: Settings) -> list[str]:
+    """Return the topics that patterns of correlate name literally: by letters, digits, hyphens and escaped dots."""
+    from ackstream.kafka.topics import system_topics
+    from ackstream.settings.kafka import real
+
+    patterns = {*settings.correlate.request_topics, *settings.correlate.ack_topics}
+    literal = [one.replace("\\", "") for one in patterns if re.fullmatch(r"([\w-]|\\\.)+", one, re.ASCII)]
+    return [real(name) for name in sorted(literal) if name not in system_topics(settings.kafka)]
 
 
 def down() -> None:

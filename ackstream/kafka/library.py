@@ -28,9 +28,8 @@ from kafka.record import default_records, memory_records
 def _matters(record: logging.LogRecord) -> bool:
     """Return whether a record of the library's log is about anything but a connection that a client has closed."""
     error = record.exc_info[1] if record.exc_info else None
-    if any(isinstance(argument, errors.Cancelled) for argument in record.args or ()):
-        return False
-    return not (isinstance(error, AttributeError) and error.obj is None and error.name in ("recv", "send"))
+    read_again = isinstance(error, AttributeError) and error.obj is None and error.name in ("recv", "send")
+    return not read_again and not any(isinstance(argument, errors.Cancelled) for argument in record.args or ())
 
 
 # it reads a closed socket once more, and logs a stack trace; and an error for a request that the end has cancelled

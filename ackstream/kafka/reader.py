@@ -17,6 +17,7 @@ from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.login import check_access
+from ackstream.kafka.topics import system_topics
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def check_topics(
         raise clients.failure(kafka, error) from error
     for topic in chain(*wanted.values()):
         if topic not in known:
-            raise UnreachableError(
-                f"There is no topic {topic} at {kafka.bootstrap}: `ackstream up` creates the topics; otherwise correct "
-                f"kafka.topic_prefix (ACKSTREAM_KAFKA_TOPIC_PREFIX) or the name."
-            )
+            remedy = "create it, and name it in correlate.request_topics if it has requests; or correct the name"
+            if topic in system_topics(kafka):
+                remedy = "run `ackstream up`, or correct kafka.topic_prefix (ACKSTREAM_KAFKA_TOPIC_PREFIX)"
+            raise UnreachableError(f"There is no topic {topic} at {kafka.bootstrap}: {remedy}.")

@@ -135,7 +135,7 @@ def prepare(settings: Settings, names: Iterable[str] = TOPICS, party: Party | No
 
 def _create(admin: Any, kafka: Kafka, names: Iterable[str]) -> list[str]:
     existing = set(admin.list_topics())
-    wanted = {kafka.topic(name): TOPICS[name] for name in names}
+    wanted = {kafka.topic(name): TOPICS.get(name, Topic()) for name in names}
     missing = {name: topic for name, topic in wanted.items() if name not in existing}
     if not missing:
         return []
@@ -246,8 +246,7 @@ def topic_ids(kafka: Kafka, names: Iterable[str]) -> dict[str, str]:
     if not real:
         return {}
     with connect_admin(kafka) as admin:
-        found = ids(admin, real)
-    return {TOPIC_ID + topic: identity for topic, identity in found.items()}
+        return {TOPIC_ID + topic: identity for topic, identity in ids(admin, real).items()}
 
 
 def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], whose: str, remedy: str) -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO
 
@@ -206,17 +207,17 @@ class Broker:
         )
 
 
-def create_topics(settings: Settings) -> list[str]:
+def create_topics(settings: Settings, names: Collection[str] = topics.TOPICS) -> list[str]:
     """Create missing topics; return their real names once every partition has a leader that answers.
 
     :raises LocalError: a topic cannot be created, or has no leader within ``local.start_timeout``
     """
     # the metadata name a leader before it answers: until then it refuses clients (NOT_LEADER_OR_FOLLOWER)
-    created, deadline = topics.ensure_topics(settings), time.monotonic() + settings.local.start_timeout / 1000
+    created, deadline = topics.ensure_topics(settings, names), time.monotonic() + settings.local.start_timeout / 1000
     with connect_admin(settings.kafka) as admin:
         while True:
             try:
-                topics.ends(admin, topics.replicas(admin, map(settings.kafka.topic, topics.TOPICS)))
+                topics.ends(admin, topics.replicas(admin, map(settings.kafka.topic, names)))
             except KafkaError as error:
                 if time.monotonic() > deadline:
                     raise LocalError(

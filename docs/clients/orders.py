@@ -17,6 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 TIMEOUT, PATIENCE = 30, 60
 """Seconds that ackstream waits for confirmations, and that this program waits for the reply, which comes later."""
+SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "h": 3600}
 
 
 def ask(bootstrap: str, prefix: str, topic: str, key: str, value: str, *labels: str) -> None:
@@ -49,6 +50,12 @@ def ask(bootstrap: str, prefix: str, topic: str, key: str, value: str, *labels: 
     sys.exit("No reply arrived: check that correlate runs, and that correlate.request_topics names the topic.")
 
 
+def is_over(timestamp: int, timeout: str) -> bool:
+    """Return whether the timeout of an order is over: its confirmation would be late."""
+    duration = re.fullmatch(r"([0-9]+)(ms|s|m|h|)", timeout)
+    return duration is not None and timestamp / 1000 + int(duration[1]) * SECONDS[duration[2]] < time.time()
+
+
 def confirm(bootstrap: str, prefix: str, topic: str, group: str, label: str, count: str) -> None:
     """Acknowledge the orders that request a label; processes of a group share them."""
     options = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
@@ -60,8 +67,10 @@ def confirm(bootstrap: str, prefix: str, topic: str, group: str, label: str, cou
         while left:
             order = next(orders)
             found = dict(order.headers)
+            # without a header it is correlate.default_timeout, by default 60 s
+            over = is_over(order.timestamp, found.get("timeout", b"60s").decode())
             # a JSON array, or separated by commas
-            if label in re.findall(r"[\w:-]+", found.get("requested-acks", b"").decode()):
+            if not over and label in re.findall(r"[\w:-]+", found.get("requested-acks", b"").decode()):
                 # without an id of its own a request has its coordinates
                 coordinates = f"{order.topic}-{order.partition}-{order.offset}".encode()
                 correlation_id = found.get("correlation-id", coordinates)

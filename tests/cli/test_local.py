@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ackstream.cli.administration import topics_of_applications
 from ackstream.kafka import clients
 from ackstream.local import jars, submit
 from ackstream.settings import Kafka, Settings, load
@@ -89,6 +90,13 @@ def test_up_does_not_start_one_kafka_and_use_another(monkeypatch: pytest.MonkeyP
     result = run("up")
     assert result.exit_code == 2
     assert f"kafka.bootstrap is {bootstrap}, but `ackstream up` starts Kafka at localhost:{elsewhere}" in result.stderr
+
+
+def test_up_creates_topics_of_applications_that_the_settings_name_literally():
+    named = {"request_topics": ("orders", "shop.*", r"shop\.paid", "acks"), "ack_topics": ("orders", "a|b", "x_1-y")}
+    settings = Settings.model_validate({"correlate": named})
+    found = topics_of_applications(settings)
+    assert [settings.kafka.topic(name) for name in found] == ["orders", "shop.paid", "x_1-y"]
 
 
 def test_jars_prints_a_line_for_each_or_one_for_spark_submit(monkeypatch: pytest.MonkeyPatch):

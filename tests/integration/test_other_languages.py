@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,6 +23,7 @@ from tests.contract.checking import Contract
 from tests.harness.acknowledging import TOPICS, Acknowledging
 from tests.harness.ditto_clients import class_path, run_java
 from tests.harness.kafka import records
+from tests.harness.scripts import module_of
 from tests.harness.system import System
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
@@ -143,6 +145,15 @@ def orders(kafka: Kafka) -> str:
         admin.create_topics({name: {"num_partitions": 2, "replication_factor": 1}})
         admin.wait_for_topics([name])
     return name
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "timeout", "over"),
+    [(11_000, "10s", True), (1_000, "10s", False), (600, "500ms", True), (90_000, "2m", False), (9_000, "soon", False)],
+)
+def test_an_order_whose_timeout_is_over_is_not_confirmed(age_ms: int, timeout: str, *, over: bool) -> None:
+    program = module_of(CLIENTS / "orders.py")
+    assert program.is_over(round(time.time() * 1000) - age_ms, timeout) is over
 
 
 def test_orders_are_confirmed_by_record_headers(

@@ -7,12 +7,27 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import GroupAuthorizationFailedError, KafkaError
 
+from ackstream.errors import UnreachableError
 from ackstream.kafka import reader as kafka_reader
 from ackstream.kafka.connection import PartitionAssignment, offsets_since
 from ackstream.kafka.library import BatchTooLargeError, partition_of
-from ackstream.kafka.reader import BACKOFF_SECONDS, TopicReader
+from ackstream.kafka.reader import BACKOFF_SECONDS, TopicReader, check_topics
+from ackstream.settings import Kafka
 
 NAME = b"r1"
+
+
+@pytest.mark.parametrize(
+    ("topic", "remedy"),
+    [
+        ("x-signals", "run `ackstream up`, or correct kafka.topic_prefix"),
+        ("signals", "create it, and name it in correlate.request_topics if it has requests; or correct the name."),
+    ],
+)
+def test_a_topic_that_is_missing_is_named_with_the_one_who_creates_it(topic: str, remedy: str) -> None:
+    consumer = SimpleNamespace(topics=lambda: {"orders"})
+    with pytest.raises(UnreachableError, match=f"There is no topic {topic} at b:1: {remedy}"):
+        check_topics(consumer, Kafka(bootstrap="b:1", topic_prefix="x-"), reads=["orders", topic])
 
 
 class Consumer:

@@ -11,6 +11,7 @@ from ackstream.errors import StartError
 from ackstream.kafka import topics
 from ackstream.kafka.parties import PARTIES
 from ackstream.settings import Kafka
+from ackstream.settings.kafka import real
 
 CLOCKS = ["clock", "queue-clock", "settle-clock"]
 LEASES = [
@@ -126,6 +127,18 @@ def test_a_topic_that_would_refuse_a_record_of_correlate_is_refused_with_both_wa
         "4466944 bytes: run `kafka-configs.sh --bootstrap-server b:1 --alter --topic x-ledger --add-config "
         "max.message.bytes=10485760`, or lower correlate.max_value_bytes."
     )
+
+
+def test_a_topic_of_an_application_is_created_with_the_time_of_the_broker() -> None:
+    created: dict[str, Any] = {}
+
+    def create(request: dict[str, Any], **_: Any) -> dict[str, Any]:
+        created.update(request)
+        return {"topics": [{"name": name, "error_code": 0} for name in request]}
+
+    admin = SimpleNamespace(list_topics=lambda: ["x-acks"], create_topics=create, wait_for_topics=list)
+    assert topics._create(admin, Kafka(topic_prefix="x-"), ["acks", real("orders")]) == ["orders"]
+    assert created["orders"]["configs"][topics.TIMESTAMP_TYPE] == "LogAppendTime"
 
 
 @pytest.mark.parametrize(

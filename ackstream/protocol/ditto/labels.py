@@ -119,8 +119,8 @@ class LabelsTakenError(errors.DittoError):
         held = [
             ", ".join(labels) + ("" if group is None else f" (by the group {group})") for labels, group in self._holders
         ]
-        named = f"{self.message[:-1]}: {'; '.join(held)}." if held else self.message
-        return f"{named} Those of a killed party are free after {LEASE_MS // 1000} s."
+        named = f": {'; '.join(held)}" if held else ""
+        return f"{self.message[:-1]}{named}. Those of a killed party are free after {LEASE_MS // 1000} s."
 
 
 class DeclarationEntry(msgspec.Struct, frozen=True):
