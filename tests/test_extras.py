@@ -112,6 +112,7 @@ COMMANDS = [
     ("spark", "submit", "correlate", "--dry-run"),
     ("spark", "inflight"),
     ("spark", "maintain"),
+    ("spark", "register"),
     ("spark", "migrate", "correlate"),
     ("lake", "outcomes", "slowest-labels"),
     ("gateway", "gateway"),

@@ -268,6 +268,20 @@ def password() -> None:
     echo(hash_password(text))
 
 
+def register() -> None:
+    """Register the Delta tables, and the predefined questions as views, in the catalog of lake.catalog.
+
+    Nothing is copied, and the jobs may keep running. Repeat it after an upgrade and when a job has made new tables.
+    """
+    from ackstream.lake import maintenance
+    from ackstream.spark.session import quiet_session
+
+    settings = load()
+    with quiet_session(settings, "register") as spark:
+        tables, views = maintenance.register(spark, settings.lake)
+    echo(f"{settings.lake.catalog} has {tables} tables and {views} views.")
+
+
 def redrive(
     where: Annotated[str, typer.Argument(help="Condition on dead letters in SQL; true for all.", metavar="SQL")],
     *,

@@ -334,7 +334,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(messages.publish, messages.read, messages.consume),
     *(monitoring.watch, monitoring.inflight),
     *(tables.outcomes, tables.sql, tables.maintain, tables.migrate, administration.redrive),
-    *(monitoring.topics, administration.acls, administration.password, conformance),
+    *(administration.register, monitoring.topics, administration.acls, administration.password, conformance),
 )
 """In the order of the help text."""
 for command in COMMANDS:

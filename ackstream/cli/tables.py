@@ -151,7 +151,7 @@ def sql(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with headings.")] = False,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Query the Delta tables with SQL of DuckDB: each table is a view. Without a query list the tables.
+    """Query the Delta tables with SQL of DuckDB: each table and each question is a view. Without SQL, list the tables.
 
     Times are UTC; bytes are text if UTF-8, else base64. The result of each statement is printed.
     Example: ackstream sql "SELECT status, count(*) FROM outcomes GROUP BY status"
@@ -203,10 +203,11 @@ def _answering(lake: Lake) -> Iterator[DuckDBPyConnection]:
     """Open the tables, and turn errors of DuckDB into sentences."""
     import duckdb
 
-    from ackstream.lake.reading import database
+    from ackstream.lake.reading import create_views, database
     from ackstream.lake.schemas import ALL_TABLES, absent
 
     with database(lake) as connection:
+        create_views(connection, lake)
         try:
             yield connection
         except RuntimeError as error:

@@ -3,16 +3,19 @@
 import logging
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.window import Window
 
 from ackstream.errors import InputError, SettingsError, StartError, cause
 from ackstream.lake import commits, tables, things
+from ackstream.lake.reading import VIEWS
 from ackstream.lake.schemas import ALL_TABLES, TABLES
 from ackstream.lake.tables import MILLISECONDS_AN_HOUR, SHORTEST_RETENTION_HOURS
 from ackstream.settings import Lake, Settings
@@ -70,6 +73,46 @@ def maintain(
     apart.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", apart.sparkContext.defaultParallelism)
     before_ms = None if journal_ms is None else time.time_ns() // 1_000_000 - journal_ms
     return [_maintain(apart, lake, name, before_ms) for name in names or existing]
+
+
+def register(spark: SparkSession, lake: Lake) -> tuple[int, int]:
+    """Register the existing tables, and the questions about them as views, in ``lake.catalog``; return their numbers.
+
+    Repeated, it adds new tables and replaces the views. A catalog without views gets the tables alone.
+
+    :raises StartError: the schema would end with the session, or the catalog refuses, or has another table of a name
+    """
+    schema, present, views = lake.catalog, [name for name in ALL_TABLES if tables.exists(spark, lake, name)], 0
+    if "." not in schema and spark.conf.get("spark.sql.catalogImplementation") != "hive":
+        raise StartError(
+            f"lake.catalog = {schema!r} is no schema that lasts: set it to one such as unity.main.ack, or to one of a"
+            ' Hive metastore, such as ack, with "spark.sql.catalogImplementation" = "hive" in [spark.conf].'
+        )
+    try:
+        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        for name in present:
+            place = tables.location(lake, name)
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {schema}.{name} USING DELTA LOCATION {tables.quoted(place)}")
+            found = DeltaTable.forName(spark, f"{schema}.{name}"), DeltaTable.forPath(spark, place)
+            if len({table.detail().select("id").collect()[0] for table in found}) > 1:
+                raise StartError(
+                    f"{schema}.{name} is not the table at {place}: drop it from the catalog, which keeps its files, or"
+                    " set lake.catalog to another schema."
+                )
+        for question in VIEWS.values():
+            # it may need a table that no job has created yet
+            with suppress(StartError):
+                text = question.view(present, lake, f"{schema}.")
+                columns = ", ".join(
+                    f"{name} COMMENT {tables.quoted(about)}" for name, about in question.columns.items()
+                )
+                spark.sql(f"CREATE OR REPLACE VIEW {schema}.{question.name} ({columns}) AS {text}")
+                views += 1
+    except AnalysisException as error:
+        if not str(error.getCondition()).startswith("MISSING_CATALOG_ABILITY"):
+            remedy = "Correct the name, or the entries of the catalog in [spark.conf]."
+            raise StartError(f"lake.catalog = {schema} cannot be used: {cause(error)}. {remedy}") from error
+    return len(present), views
 
 
 def _maintain(spark: SparkSession, lake: Lake, name: str, before_ms: int | None) -> TableReport:

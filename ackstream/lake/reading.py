@@ -7,8 +7,9 @@ rows in a ``UNION ALL``, but for its first part. The packages that read take a s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import and_
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from ackstream.settings import Lake
 
-_COMMENT, _UNION, _ORDER = "-- ", "UNION ALL", "ORDER BY occurred_at"
+_COMMENT, _UNION, _ORDER = "-- ", "\nUNION ALL\n", "\nORDER BY occurred_at"
 
 PLANES = ("requests", "publishers", "readers", "queues", "queries", "twin")
 """The directories of the questions, in the order of their list."""
@@ -61,6 +62,11 @@ class Question:
         """The tables in its SQL."""
         return sorted(_fields(self.text) & ALL_TABLES.keys())
 
+    def view(self, present: Collection[str], lake: Lake, place: str = "") -> str:
+        """Return the SQL of a view over existing tables, whose names follow ``place``; StartError as :meth:`over`."""
+        # compared with the column of its name, a parameter limits nothing
+        return re.sub(r"\nLIMIT \d+\s*$", "", _named(self.over(present, lake), place, ""))
+
     def over(self, present: Collection[str], lake: Lake) -> str:
         """Return the SQL over existing tables, without parts of a union over others; StartError: no part is left."""
         body, order, end = self.text.partition(_ORDER)
@@ -78,7 +84,11 @@ def _fields(text: str) -> set[str]:
 
 def for_duckdb(text: str) -> str:
     """Return SQL with braces for DuckDB, over views with the names of the tables; parameters are ``$name``."""
-    return text.format(**{field: field if field in ALL_TABLES else f"${field}" for field in _fields(text)})
+    return _named(text, "", "$")
+
+
+def _named(text: str, table: str, parameter: str) -> str:
+    return text.format(**{name: f"{table if name in ALL_TABLES else parameter}{name}" for name in _fields(text)})
 
 
 def _message(text: str) -> dict[str, Any]:
@@ -110,6 +120,8 @@ PARAMETERS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
 _FILES = [path for plane in PLANES for path in sorted((Path(__file__).parent / "sql" / plane).glob("*.sql"))]
 QUESTIONS = {path.stem: Question(path.stem, path.parent.name, path.read_text("utf-8")) for path in _FILES}
 """The questions by name, plane by plane."""
+VIEWS = {name: question for name, question in QUESTIONS.items() if name not in PARAMETERS or name == "story"}
+"""The questions that are views in SQL. Those with a column ``day`` read the files of the days that a query names."""
 
 
 def parameters(name: str, argument: str | None) -> dict[str, Any]:
@@ -219,6 +231,16 @@ def views(connection: DuckDBPyConnection) -> set[str]:
     """Return the views of a connection of :func:`database`."""
     found = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
     return {name for (name,) in found}
+
+
+def create_views(connection: DuckDBPyConnection, lake: Lake) -> None:
+    """Add the views of questions to a connection of :func:`database`, except those that a table or column lacks."""
+    import duckdb  # noqa: PLC0415 - see the module
+
+    present = views(connection)
+    for name, question in VIEWS.items():
+        with suppress(StartError, duckdb.Error):
+            connection.execute(f"CREATE TEMP VIEW {name} AS {question.view(present, lake)}")
 
 
 def answer(connection: DuckDBPyConnection, lake: Lake, name: str, values: Mapping[str, Any] | None = None) -> Any:

@@ -258,10 +258,10 @@ def _adjust(spark: SparkSession, table: Table, path: str, wanted: dict[str, str]
     # the protocol versions of an existing table are not among its properties
     changed = {key: value for key, value in wanted.items() if not key.endswith("Version") and found.get(key) != value}
     if missing:
-        added = [f"`{c.name}` {c.dataType.simpleString()} COMMENT {_quoted(c.metadata['comment'])}" for c in missing]
+        added = [f"`{c.name}` {c.dataType.simpleString()} COMMENT {quoted(c.metadata['comment'])}" for c in missing]
         _alter(spark, path, f"ADD COLUMNS ({', '.join(added)})")
     if changed:
-        listed = ", ".join(f"{_quoted(key)} = {_quoted(value)}" for key, value in changed.items())
+        listed = ", ".join(f"{quoted(key)} = {quoted(value)}" for key, value in changed.items())
         _alter(spark, path, f"SET TBLPROPERTIES ({listed})")
 
 
@@ -306,5 +306,6 @@ def refuse_writer(conf: Callable[[str, str], str | None], path: str, otherwise: 
     )
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return a text as a literal of Spark's SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

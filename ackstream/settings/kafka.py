@@ -218,6 +218,7 @@ class Lake(Part):
     checkpoint_interval: int = Field(100, ge=1)
     retention: Milliseconds = duration("7d")
     storage_options: dict[str, str] = Field({}, repr=False)
+    catalog: str = Field("", pattern=r"^(\w+(\.\w+){0,2})?$")
 
     def table(self, name: str) -> str:
         """Return a table's location."""

@@ -80,7 +80,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
 }
 """The arguments of commands that need some, or do other things with them."""
 
-WITH_SPARK = {"demo", "inflight", "maintain"}
+WITH_SPARK = {"demo", "inflight", "maintain", "register"}
 """They start Spark, or run for minutes; what they print until then is that of the others."""
 
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]

@@ -165,6 +165,23 @@ def test_only_jobs_with_such_settings_are_migrated() -> None:
     assert result.stderr.startswith("The checkpoint of 'twin' cannot be migrated; the jobs are correlate, settle, que")
 
 
+# -- register ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_no_spark")
+def test_the_tables_and_views_of_a_catalog_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACKSTREAM_LAKE_CATALOG", "unity.main.ack")
+    monkeypatch.setattr(maintenance, "register", lambda _spark, lake: (len(lake.catalog), 0))
+    assert run("register").stdout == "unity.main.ack has 14 tables and 0 views.\n"
+
+
+def test_a_name_that_is_no_schema_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACKSTREAM_LAKE_CATALOG", "ack; DROP")
+    result = run("register")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("The setting lake.catalog is 'ack; DROP': it is not the name of a schema")
+
+
 # -- maintain ---------------------------------------------------------------------------------------------------------
 
 

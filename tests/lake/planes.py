@@ -101,7 +101,8 @@ def fill(lake: Lake) -> None:
         {**of_c4, "label": "twin-persisted", "disposition": "late", "status": 204, "id": "twin"},
         {**of_c4, "label": "a:b", "disposition": "late", "status": 200, "id": "again"},
     ]
-    write(lake, "acknowledgements", [{**used, "received_at": at(2)}, late, error, earlier, *answers])
+    twice = {**used, "disposition": "duplicate", "received_at": at(3), "id": "twice"}
+    write(lake, "acknowledgements", [{**used, "received_at": at(2)}, late, error, earlier, *answers, twice])
     dead = {"topic": "signals", "reason": "no JSON", "truncated": False, "value": b"\xff"}
     write(lake, "dead_letters", [{**dead, "received_at": at(n), "id": f"signals-0-{n}"} for n in (3, 4)])
     write(lake, "audit", [{"event": "command", "allowed": False, "count": 3, "reason": "WRITE", "received_at": at(5)}])
@@ -137,6 +138,7 @@ def fill(lake: Lake) -> None:
         [
             {**read, "first": 1, "last": 1, "id": "orders/log/1"},
             {**read, "first": 4, "last": 4, "auto": "filtered", "id": "orders/log/4"},
+            {**read, "reader": "audit", "role": None, "first": 1, "last": 1, "acknowledged_at": at(2), "id": "audit"},
         ],
     )
     write(lake, "ignored_reports", [{"reason": "unreadable", "reader": "log", "received_at": at(8), "detail": "no"}])
@@ -168,18 +170,25 @@ def fill(lake: Lake) -> None:
     write(lake, "sow_deletes", [{"batch": 3, "step": 1, **gone}])
 
 
-HOUR = START
+HOUR, DAY = START, START.date()
 
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
-    "slowest_labels": [("c:d", 1, 1000, 1000, 1000), ("a:b", 3, 30, 40, 40)],
-    "missing_labels": [("c", "c:d", 2, 1, 1, 0, 0.5)],
+    "slowest_labels": [(DAY, "c:d", 1, 1000, 1000, 1000), (DAY, "a:b", 3, 30, 40, 40)],
+    "missing_labels": [(DAY, "c", "c:d", 2, 1, 0.5)],
+    "success_by_hour": [(DAY, HOUR, "a:b", 2, 2, 0, 0.0), (DAY, HOUR, "c:d", 3, 2, 0, 0.0)],
+    "late_acknowledgements": [(DAY, "a:b", 1, 1, at(5), "c-4"), (DAY, "c:d", 1, 1, at(7), "c-1")],
+    "duplicate_acknowledgements": [(DAY, "a:b", 1, 1, at(3), "c-1")],
     "timeouts_by_hour": [(HOUR, 3, 1, 1 / 3)],
     "outcomes_by_status": [
         (404, "error", 1, 1000, 1000, 1000),
         (424, "acknowledgements", 1, 1000, 1000, 1000),
         (424, "timeout", 1, 5000, 5000, 5000),
     ],
-    "unused_acknowledgements": [("late", "c:d", 1, 1, 1, at(7)), ("late", "a:b", 1, 1, 0, at(5))],
+    "unused_acknowledgements": [
+        ("late", "c:d", 1, 1, 1, at(7)),
+        ("duplicate", "a:b", 1, 1, 0, at(3)),
+        ("late", "a:b", 1, 1, 0, at(5)),
+    ],
     "negative_acknowledgements": [
         (None, 404, 1, at(4), "c-3"),
         ("a:b", 500, 1, at(0.5), "c-4"),
@@ -191,23 +200,25 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         (at(5), "c-4", None, 424, "acknowledgements", [], ["a:b 507"]),
         (at(4), "c-3", None, 404, "error", [], ["error 404"]),
     ],
-    "undecided_requests": [(at(2), "c-2", "org:door", ["a:b"], 5000)],
-    "dead_letters_by_reason": [("signals", "no JSON", 2, at(3), at(4), "signals-0-4")],
+    "undecided_requests": [(DAY, at(2), "c-2", "org:door", ["a:b"], 5000)],
+    "dead_letters_by_reason": [(DAY, "signals", "no JSON", 2, at(3), at(4), "signals-0-4")],
     "messages_by_publisher": [("orders", 3, 1, 1, 4, 12, at(5))],
     "publisher_gaps": [("orders", 3, 3, 1, at(4))],
     "refused_messages": [("orders", "duplicate", 1, 5, at(5))],
     "messages_by_hour": [(HOUR, "new", 3, 1, 12)],
     "publisher_progress": [("orders", 2, 4, 1, 2)],
     "destination_modes": [("mirror", "async", "downgrade", at(9), 2, 1, 9000)],
-    "reader_progress": [("log", "Logger", "orders", 2, 1, 4, at(4))],
-    "unfinished_samples": [("log", "orders", 1, 2, 2, at(2))],
-    "reader_latencies": [("log", 1, 3000, 3000, 3000)],
+    "reader_progress": [("audit", None, "orders", 1, 0, 1, at(2)), ("log", "Logger", "orders", 2, 1, 4, at(4))],
+    "readers_behind": [(DAY, "audit", "orders", 1, 4, 2, at(2))],
+    "unfinished_samples": [("audit", "orders", 2, 2, 4, at(2)), ("log", "orders", 1, 2, 2, at(2))],
+    "reader_latencies": [("log", 1, 3000, 3000, 3000), ("audit", 1, 1000, 1000, 1000)],
     "ignored_reports_by_reason": [("unreadable", "log", 1, at(8), "no")],
     "queue_depths": [("work", 1, at(2), 1, at(9))],
     "departures": [
         ("work", "dead-letter", "failed", 1, 5000, 5000, at(9)),
         ("work", "settled", None, 1, 4000, 4000, at(5)),
     ],
+    "delivery_attempts": [(DAY, "work", 1, 3, 2, at(6)), (DAY, "work", 2, 1, 1, at(4))],
     "redeliveries": [("work", "new", 1, 2, "lease", at(4))],
     "queue_dead_letters": [(at(9), "work", "new", "failed", 1, "messages-0-104")],
     "consumers": [("work", "w1", 3, 1, 2, 1, at(9)), ("work", "w2", 1, 0, 0, 0, at(3))],
@@ -220,6 +231,7 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     "message_story": [
         (at(1), 1, "stored", "orders", "new", None, "messages-0-101"),
         (at(2), 2, "delivered", "w1", "work", "", "messages-0-101"),
+        (at(2), 3, "acknowledged", "audit", None, None, "audit"),
         (at(3), 2, "returned", "w1", "work", "lease", "messages-0-101"),
         (at(4), 2, "delivered", "w1", "work", "", "messages-0-101"),
         (at(4), 3, "acknowledged", "log", "Logger", None, "orders/log/1"),
@@ -238,11 +250,13 @@ ANSWERS: dict[str, list[tuple[Any, ...]]] = {
             TRACE,
             "c-1",
             "org:lamp",
+            DAY,
             "x-0-0, labels a:b, timeout 5000 ms",
         ),
-        (at(2), 2, "acknowledgement", "a:b", 200, "accepted", None, "x", None, "c-1", None, None),
-        (at(6), 3, "outcome", None, 424, "timeout", None, "r-1", None, "c-1", "org:lamp", None),
-        (at(7), 2, "acknowledgement", "c:d", None, "late", None, "late", None, "c-1", None, None),
+        (at(2), 2, "acknowledgement", "a:b", 200, "accepted", None, "x", None, "c-1", None, DAY, None),
+        (at(3), 2, "acknowledgement", "a:b", 200, "duplicate", None, "twice", None, "c-1", None, DAY, None),
+        (at(6), 3, "outcome", None, 424, "timeout", None, "r-1", None, "c-1", "org:lamp", DAY, None),
+        (at(7), 2, "acknowledgement", "c:d", None, "late", None, "late", None, "c-1", None, DAY, None),
     ],
     "trace": [
         (at(1), "c-1", "org:lamp", "", 424, "timeout", 5000, TRACE[36:52], TRACE),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlglot
 
 from ackstream.errors import InputError, StartError
 from ackstream.jobs.archive.job import ArchiveFold
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 PUMP = "org.example:pump-3"
 AT = datetime.fromtimestamp(records.START / 1000, timezone.utc)
 HOUR_MS = 3_600_000
-TABLES = Path(__file__).parents[2] / "docs/reference/tables.md"
+DOCS = Path(__file__).parents[2] / "docs"
+TABLES, TEN = DOCS / "reference/tables.md", DOCS / "guides/ten-questions.md"
 
 
 def values() -> list[bytes | None]:
@@ -61,10 +63,10 @@ def ask_duckdb(lake: Lake, name: str, argument: str | None = None) -> list[tuple
         return naive(reading.answer(connection, lake, name, reading.parameters(name, argument)).fetchall())
 
 
-HOUR = AT.replace(minute=0, second=0)
+HOUR, DAY = AT.replace(minute=0, second=0), AT.date()
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
-    "slowest_labels": [("billing:booked", 2, 20, 400, 400), ("twin-persisted", 3, 20, 20, 20)],
-    "missing_labels": [("billing", "billing:booked", 3, 1, 1, 0, 1 / 3)],
+    "slowest_labels": [(DAY, "billing:booked", 2, 20, 400, 400), (DAY, "twin-persisted", 3, 20, 20, 20)],
+    "missing_labels": [(DAY, "billing", "billing:booked", 3, 1, 1 / 3)],
     "timeouts_by_hour": [(HOUR, 2, 0, 0.0), (HOUR + timedelta(hours=1), 1, 1, 1.0)],
     "outcomes_by_status": [
         (200, "acknowledgements", 2, 30, 410, 410),
@@ -90,10 +92,10 @@ def test_the_story_of_a_correlation_id_is_told_in_the_order_of_time(spark: Spark
     step = timedelta(milliseconds=1)
     signal = "twin commands modify /features/water/properties/level"
     terms = "signals-0-3, labels twin-persisted billing:booked, timeout 5000 ms"
-    assert [row[-3:] for row in told] == [
-        ("c-3", PUMP, terms), ("c-3", None, None), ("c-3", PUMP, None), ("c-3", None, None),
+    assert [row[-4:] for row in told] == [
+        ("c-3", PUMP, DAY, terms), ("c-3", None, DAY, None), ("c-3", PUMP, DAY, None), ("c-3", None, DAY, None),
     ]  # fmt: skip
-    assert [row[:-3] for row in told] == [
+    assert [row[:-4] for row in told] == [
         (AT + 3 * step, 1, "request", None, None, signal, '{"litres":5}', records.reply_id(3), None),
         (AT + 23 * step, 2, "acknowledgement", "twin-persisted", 204, "accepted", None, "acks-0-3-0", None),
         (AT + timedelta(hours=1), 3, "outcome", None, 424, "timeout", '{"status":200}', records.reply_id(3), None),
@@ -146,15 +148,45 @@ def test_spark_answers_every_question_as_duckdb_does(spark: SparkSession, told: 
         assert naive(reading.ask(spark, told, name, values).collect()) == planes.ANSWERS[name], name
 
 
+def queries(page: Path) -> list[str]:
+    """Return the queries of a page."""
+    found = "".join(re.findall(r"```sql\n(.*?)```", page.read_text("utf-8"), re.DOTALL))
+    return [query for query in found.split(";") if query.strip()]
+
+
+def test_the_queries_of_the_ten_questions_have_answers(told: Lake) -> None:
+    with reading.database(told) as connection:
+        reading.create_views(connection, told)
+        assert reading.views(connection) == ALL_TABLES.keys() | reading.VIEWS.keys()
+        for query in queries(TEN):
+            assert connection.execute(query).fetchall(), query
+
+
+@pytest.mark.parametrize("page", [TABLES, TEN], ids=lambda page: page.stem)
+def test_the_queries_of_the_pages_are_sql_of_trino(page: Path) -> None:
+    for query in queries(page):
+        (parsed,) = sqlglot.parse(query, dialect="trino")
+        assert parsed is not None
+        unknown = [call.name for call in parsed.find_all(sqlglot.exp.Anonymous)]
+        assert not unknown, query
+
+
+@pytest.mark.parametrize("name", reading.VIEWS)
+def test_a_view_has_the_answer_of_its_question(told: Lake, name: str) -> None:
+    with reading.database(told) as connection:
+        reading.create_views(connection, told)
+        condition = " WHERE correlation_id = 'c-1'" if name == "story" else ""
+        assert naive(connection.execute(f"SELECT * FROM {name}{condition}").fetchall()) == planes.ANSWERS[name]
+
+
 FIRST_ANSWERS = [{"timeout", "error", "acknowledgements"}, {"a:b", "c:d"}, {"c-2"}]
 """The first columns."""
 
 
 def test_the_queries_of_the_tables_page_run_on_spark_too(spark: SparkSession, told: Lake) -> None:
-    (queries,) = re.findall(r"```sql\n(.*?)```", TABLES.read_text("utf-8"), re.DOTALL)
     for name in ("outcomes", "acknowledgements", "signals"):
         tables.read(spark, told, name).createOrReplaceTempView(name)
-    answers = [spark.sql(query).collect() for query in queries.split(";") if query.strip()]
+    answers = [spark.sql(query).collect() for query in queries(TABLES)]
     assert [{row[0] for row in rows} for rows in answers] == FIRST_ANSWERS
 
 
@@ -170,7 +202,7 @@ def test_a_percentile_is_that_of_the_portable_query_of_the_tables_page(tmp_path:
     (query,) = re.findall(r"SELECT label, min\(latency_ms\) AS p95_ms.*?;", TABLES.read_text("utf-8"), re.DOTALL)
     with reading.database(lake) as connection:
         portable = connection.execute(query).fetchall()
-    assert sorted(portable) == sorted((label, p95) for label, _, _, p95, _ in ask_duckdb(lake, "slowest_labels"))
+    assert sorted(portable) == sorted((label, p95) for _, label, _, _, p95, _ in ask_duckdb(lake, "slowest_labels"))
 
 
 @pytest.mark.parametrize("name", reading.QUESTIONS)

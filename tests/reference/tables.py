@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 _HEAD = """# Tables
 
 The Delta tables, made by `python -m tests.reference` of `lake/schemas.toml`. Each is a directory below `lake.path`
-(`ACKSTREAM_LAKE_PATH`). `ackstream sql` has them as views; `ackstream outcomes` answers predefined questions. Spark,
-DuckDB, Trino and delta-rs read them; in delta-rs `things` and `things_search` need `DeltaTable.scan()`.
+(`ACKSTREAM_LAKE_PATH`). `ackstream sql` has them, and predefined questions, as views; `ackstream register` adds both to
+[a catalog](../guides/ten-questions.md#in-a-catalog). Spark, DuckDB, Trino, delta-rs and Polars read them; in delta-rs
+and Polars `things` and `things_search` need `DeltaTable.scan()`.
 
 Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pandas). DuckDB:
 `INSTALL delta; LOAD delta; SELECT … FROM delta_scan('LAKE/outcomes')`.

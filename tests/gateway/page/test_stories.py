@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "dead_letters": {"reason": "a copy", "received_at": 130},
 }  # fmt: skip
 
+DAY = date(2026, 11, 18)
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
@@ -182,7 +184,7 @@ def lake(tmp_path: Path) -> Lake:
             name: [datetime.fromtimestamp(value / 1000, timezone.utc)] * 2 if name in TIMES else [value] * 2
             for name, value in row.items()
         }
-        batch = pa.table({"correlation_id": ["c-1", "other"], "id": ["i-1", "i-2"], **columns})
+        batch = pa.table({"correlation_id": ["c-1", "other"], "id": ["i-1", "i-2"], "day": [DAY] * 2, **columns})
         for name in {"payload", "reason"} & row.keys() if table == "acknowledgements" else ():
             batch = batch.set_column(batch.schema.get_field_index(name), name, pa.array([None] * 2, pa.string()))
         write_deltalake(str(tmp_path / table), batch)
@@ -259,6 +261,7 @@ def requests(names: list[str], thing_id: str | None, at: int, content: str = "5"
         "correlation_id": names,
         "id": [f"{thing_id}-{at + number}" for number in range(len(names))],
         "received_at": [datetime.fromtimestamp(at + number, timezone.utc) for number in range(len(names))],
+        "day": [DAY] * len(names),
     }
     same = {**ROWS["signals"], "thing_id": thing_id, "value": content}
     del same["received_at"]
