@@ -46,7 +46,7 @@ class Bench:
 
     :param base: the product's settings, with the benchmark's broker and directory
     :param small: a quick check that everything works: the figures mean nothing
-    :param requests: how many requests are wanted, if the benchmark leaves that open
+    :param requests: how many requests, or rows, are wanted, if the benchmark leaves that open
     """
 
     name: str
@@ -118,20 +118,28 @@ class Bench:
         self.console.print(table)
 
 
-def main(name: str, measure: Callable[[Bench], dict[str, Any]], *, kafka: bool = True, requests: int = 0) -> None:
+def main(
+    name: str,
+    measure: Callable[[Bench], dict[str, Any]],
+    *,
+    kafka: bool = True,
+    requests: int = 0,
+    option: str = "requests",
+) -> None:
     """Run a benchmark as a program.
 
     :param kafka: whether it needs one
     :param requests: its number of requests, if an option gives another one
+    :param option: the name of that option
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
     parser.add_argument("--small", action="store_true", help="a check of a minute; its figures mean nothing")
     parser.add_argument("--bootstrap", help="use this running Kafka instead of one of the benchmark's own")
     parser.add_argument("--results", type=Path, help=f"where NAME.json goes; {RESULTS}, with --small nowhere")
     if requests:
-        parser.add_argument("--requests", type=int, default=requests, help=f"fewer than {requests:,}: for a trial")
+        parser.add_argument(f"--{option}", type=int, default=requests, help=f"fewer than {requests:,}: for a trial")
     arguments = parser.parse_args()
-    wanted = getattr(arguments, "requests", 0)
+    wanted = getattr(arguments, option, 0)
     trial = arguments.small or wanted != requests
     # kill ends this as Ctrl-C does, with all that it has started
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -126,6 +126,17 @@ def test_it_says_so_when_there_is_nothing_to_show(
         execute(tmp_path / "lake", monkeypatch)
 
 
-def test_it_is_kept_without_outputs() -> None:
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    assert not [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
+def test_it_is_kept_with_outputs_of_the_kinds_that_its_cells_have_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planes.fill(Lake(path=str(tmp_path / "lake")))
+    executed, kept = execute(tmp_path / "lake", monkeypatch), nbformat.read(NOTEBOOK, as_version=4)
+    assert list(map(kinds, kept.cells)) == list(map(kinds, executed.cells))
+    numbers = [cell.execution_count for cell in kept.cells if cell.cell_type == "code"]
+    assert numbers == list(range(1, len(numbers) + 1)), "executed from the first cell to the last, in one run"
+    assert NOTEBOOK.stat().st_size < 400_000
+
+
+def kinds(cell: Any) -> list[list[str]]:
+    """Return the kinds of a cell's outputs, such as a plot with its text."""
+    return [sorted(output.get("data", {"stream": ""})) for output in cell.get("outputs", ())]
