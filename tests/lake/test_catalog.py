@@ -138,7 +138,8 @@ def test_another_program_finds_the_tables_in_a_hive_metastore(tmp_path: Path) ->
     metastore = {
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
-        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/metastore;create=true",
+        # the product's sessions have no locale, which Derby needs to create a database
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:{tmp_path}/metastore;create=true;territory=en_US",
     }
     conf = tmp_path / "ackstream.toml"
     entries = "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in (QUICK | metastore).items())
