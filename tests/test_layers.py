@@ -28,7 +28,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "client": BASE | {"kafka", "lake"},
     "aio": BASE | {"client"},
-    "gateway": BASE | {"kafka", "lake", "client", "observe"},
+    "redriving": BASE | {"kafka", "lake", "client"},
+    "gateway": BASE | {"kafka", "lake", "client", "observe", "redriving"},
     "connectivity": BASE | {"kafka", "client", "observe"},
 }
 """The command line, the demo inside it and the system in memory are the top: they may import everything."""

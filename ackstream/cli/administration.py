@@ -304,7 +304,7 @@ def redrive(
     reason, topic, partition, given_up_at, key, value. Each sent letter has a row in the table audit. Exit 1 if many
     come back. Example: ackstream redrive "queue = 'orders'"
     """
-    from ackstream.client import redrive as run
+    from ackstream.redriving import redrive as run
 
     try:
         number = float(rate.removesuffix("/s"))

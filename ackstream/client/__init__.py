@@ -41,8 +41,6 @@ from ackstream.client.reading.sample_reader import SampleReader as SampleReader
 from ackstream.client.reading.samples import ReaderQos as ReaderQos
 from ackstream.client.reading.samples import Sample as Sample
 from ackstream.client.reading.samples import WriterQos as WriterQos
-from ackstream.client.redriving.redrive import RedriveReport as RedriveReport
-from ackstream.client.redriving.redrive import redrive as redrive
 from ackstream.client.requests.commands import Command as Command
 from ackstream.client.requests.replies import ReceivedAck as ReceivedAck
 from ackstream.client.requests.replies import Reply as Reply

@@ -17,7 +17,6 @@ from ackstream.errors import UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.clients import Closing
 from ackstream.kafka.login import check_access
-from ackstream.kafka.topics import system_topics
 from ackstream.settings import Kafka
 
 if TYPE_CHECKING:
@@ -252,6 +251,8 @@ def check_topics(
         raise clients.failure(kafka, error) from error
     for topic in chain(*wanted.values()):
         if topic not in known:
+            from ackstream.kafka.topics import system_topics  # noqa: PLC0415 - it needs the settings of services
+
             remedy = "create it, and name it in correlate.request_topics if it has requests; or correct the name"
             if topic in system_topics(kafka):
                 remedy = "run `ackstream up`, or correct kafka.topic_prefix (ACKSTREAM_KAFKA_TOPIC_PREFIX)"

@@ -147,9 +147,7 @@ def test_no_text_is_markup(text: str):
 
 def test_the_content_of_a_story_is_a_line_with_its_texts_and_numbers_as_they_were_written():
     record = {"occurred_at": "now", "event": "outcome", "label": None, "status": 200, "detail": "timeout", "id": "i"}
-    told = _printed(
-        story([record | {"content": '{"a":\n{"b":[1.00,1e400]}}', "traceparent": "00-1", "terms": "t-0"}])
-    )
+    told = _printed(story([record | {"content": '{"a":\n{"b":[1.00,1e400]}}', "traceparent": "00-1", "terms": "t-0"}]))
     shown = ["now outcome 200", "  timeout", "  t-0", "  i", "  traceparent 00-1", '  {"a": {"b": [1.00, 1e400]}}']
     assert told.splitlines() == shown
 

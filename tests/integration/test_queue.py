@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka import TopicPartition
 
-from ackstream.client import redrive
 from ackstream.client.core.connection import connection_of
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.publishing.publisher import Publisher
@@ -31,6 +30,7 @@ from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.protocol import queues
 from ackstream.protocol.queues import Alive, Bind, SettleMessages, Unbind, Unbound
+from ackstream.redriving import redrive
 from ackstream.settings import Clock, Kafka, Lake, Persist, QueueJob, Settings
 from ackstream.settings.jobs import QueueBackoff, QueueSettings
 from ackstream.spark.migration import migrate, with_values

@@ -17,16 +17,16 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaError
 
-from ackstream.client import RedriveStopped, redrive
-from ackstream.client.redriving import letters
-from ackstream.client.redriving import redrive as module
-from ackstream.client.redriving.letters import all_of
+from ackstream.client import RedriveStopped
 from ackstream.errors import UnreachableError
 from ackstream.kafka.clients import TRANSACTION_SECONDS, connect_admin, connect_consumer, connect_producer
 from ackstream.kafka.library import partition_of
 from ackstream.kafka.reader import TopicReader
 from ackstream.kafka.topics import ensure_topics
 from ackstream.protocol.ledger import decode
+from ackstream.redriving import letters, redrive
+from ackstream.redriving import runs as module
+from ackstream.redriving.letters import all_of
 from ackstream.settings import Kafka, Lake, Settings
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 from tests.lake.planes import write

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ackstream.client import delete_durable_subscription, redrive
+from ackstream.client import delete_durable_subscription
 from ackstream.errors import AckstreamError, InputError
 from ackstream.gateway import errors
 from ackstream.gateway.exchange import Dependencies
@@ -26,6 +26,7 @@ from ackstream.gateway.page.stories import Stories, Story, Trace, may_see
 from ackstream.protocol.errors import AccessDeniedError, json_invalid
 from ackstream.protocol.json import UNREADABLE
 from ackstream.protocol.rql.patterns import matches_any
+from ackstream.redriving import redrive
 
 log = logging.getLogger(__name__)
 

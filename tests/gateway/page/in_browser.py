@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ackstream.client.redriving.redrive import RedriveReport
 from ackstream.gateway.access.authentication import Authenticator, access_of
 from ackstream.gateway.exchange import Dependencies
 from ackstream.gateway.middleware.audit import Audit
@@ -29,6 +28,7 @@ from ackstream.observe.feeds import JobSign, Lag
 from ackstream.observe.outcomes import LedgerEntry, read_entry
 from ackstream.protocol import ledger, messages, queues, readers
 from ackstream.protocol.ditto.envelopes import raw
+from ackstream.redriving.runs import RedriveReport
 from ackstream.settings import Gateway, Settings
 from tests.gateway.browser import Browser, chromium
 from tests.gateway.parts import NO_CONTENT, Exchange

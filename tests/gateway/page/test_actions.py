@@ -10,12 +10,12 @@ from unittest import mock
 import pytest
 
 from ackstream.client.errors import SettleTimeout
-from ackstream.client.redriving.redrive import RedriveReport
 from ackstream.gateway.exchange import Exchange
 from ackstream.gateway.page import live, pages
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.correlation_ids import wire_id
 from ackstream.protocol.errors import request_cancelled
+from ackstream.redriving.runs import RedriveReport
 from tests.gateway.access.test_authentication import ACCESS, USERS, as_
 from tests.gateway.page.test_pages import Seen
 from tests.gateway.parts import URL, Web, failure

@@ -13,9 +13,9 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaError, ProducerFencedError
 
-from ackstream.client.redriving.letters import Content, Letter, contents, from_tables, letter_of
-from ackstream.client.redriving.redrive import _Run, came_back, redrive, user
 from ackstream.errors import BadParameterError, InputError
+from ackstream.redriving.letters import Content, Letter, contents, from_tables, letter_of
+from ackstream.redriving.runs import _Run, came_back, redrive, user
 from ackstream.settings import Lake, Settings
 from tests.lake.planes import fill
 

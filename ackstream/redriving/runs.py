@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from kafka import errors
 
 from ackstream.client.errors import RedriveStopped
-from ackstream.client.redriving import letters as dead
 from ackstream.errors import BadParameterError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.library import end_transaction, is_fenced, partition_of, producer_identity
@@ -28,6 +27,7 @@ from ackstream.protocol import record_headers
 from ackstream.protocol.json import optional_reader
 from ackstream.protocol.ledger import AuditRow, LedgerRecord, encode, read
 from ackstream.protocol.messages import CommandAck
+from ackstream.redriving import letters as dead
 
 if TYPE_CHECKING:
     from ackstream.settings import Settings
