@@ -28,13 +28,12 @@ from ackstream.client.errors import StoreError, ThreadDiedError
 from ackstream.client.parties import receivers
 from ackstream.client.parties.answers import Ack, After
 from ackstream.client.parties.receivers import Responder, Subscriber
-from ackstream.client.requests import requester as requests
 from ackstream.protocol.ditto.acknowledgements import Acknowledgement, write_ack
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ledger import reply_id
 from ackstream.settings import Kafka
 from tests.client.connections import FakeConnection
-from tests.harness.waiting import PATIENCE_SECONDS, eventually
+from tests.harness.waiting import eventually
 
 
 class Consumer:
@@ -285,28 +284,19 @@ def test_a_receiver_whose_answers_kafka_does_not_store_is_disconnected_until_it_
     assert "The Responder is disconnected" in caplog.text
 
 
-def test_a_requester_is_disconnected_after_a_request_without_a_reply_until_the_next_reply(consumer, monkeypatch):
+def test_a_requester_is_disconnected_by_kafka_and_not_by_a_request_without_a_reply(consumer, monkeypatch):
     states, producer = states_of(monkeypatch), Refusing()
     producer.back = True
-    monkeypatch.setattr(requests, "reply_id", lambda *_: "r1")
     with Requester(FakeConnection(consumer, producer), grace=0.0, on_connection=states.append) as requester:
         eventually(lambda: states == ["connected"], "the first state")
         command = Command.modify_attribute("n:x", "a", 1)
         with pytest.raises(RequestTimeout):
             requester.request(command, timeout=0.01)
-        eventually(lambda: states[1:] == ["disconnected"], "no reply")
-        later = requester.send(command, correlation_id="c2")
-        named = {"correlation-id": b"c2", "reply-id": b"r1", "status": b"204", "completed-by": b"response"}
-        consumer.records = [
-            SimpleNamespace(topic="replies", partition=0, offset=0, timestamp=0, value=b"", headers=list(named.items()))
-        ]
-        assert later.result(PATIENCE_SECONDS).status == 204
-        eventually(lambda: states[2:] == ["connected"], "a reply")
         producer.back = False
         requester.publish(command)
-        eventually(lambda: states[3:] == ["disconnected"], "Kafka does not store it")
+        eventually(lambda: len(states) > 1, "Kafka does not store it")
         producer.back = True
-        eventually(lambda: states[4:] == ["connected"], "Kafka has stored it")
+        eventually(lambda: states == ["connected", "disconnected", "connected"], "Kafka has stored it")
 
 
 def test_a_requester_that_reaches_no_broker_is_disconnected_until_it_does(consumer, monkeypatch):
