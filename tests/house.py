@@ -18,31 +18,32 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (1_978, 8),
-    "protocol": (6_487, 31),
-    "kafka": (1_973, 8),
-    "spark": (3_303, 12),
-    "lake": (1_643, 8),
+    "settings": (1_980, 8),
+    "protocol": (6_488, 31),
+    "kafka": (1_976, 8),
+    "spark": (3_302, 12),
+    "lake": (1_716, 8),
     "jobs": (10_335, 39),
-    "client": (10_642, 41),
+    "client": (10_139, 39),
+    "redriving": (530, 3),
     "observe": (1_433, 7),
-    "gateway": (5_562, 22),
+    "gateway": (5_683, 22),
     "connectivity": (4_306, 15),
     "aio": (628, 2),
-    "testing": (773, 4),
-    "local": (1_343, 5),
-    "cli": (2_195, 7),
+    "testing": (772, 4),
+    "local": (1_126, 4),
+    "cli": (2_193, 7),
     "": (191, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_792, 212
+LINES, MODULES = 52_798, 212
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_998
+CORE_LINES = 34_573
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 
