@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long test-cluster page lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit chart dist dist-full sbom
+.PHONY: help demo test test-fast test-long test-cluster page lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit chart dist dist-full sbom pictures
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -51,6 +51,9 @@ lint: $(VENV)/.installed  ## Style, format and types
 docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in the directory site; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	@echo "Open site/index.html"
+
+pictures: jars $(VENV)/.installed  ## Draw the pictures of the guides anew, each from a run of the system: 6 minutes
+	@$(PY) -m docs.pictures.scenarios
 
 audit: $(VENV)/.installed-audit  ## Known vulnerabilities of the pinned packages and jars: fails if there is one
 	@$(PY) requirements/audit.py
