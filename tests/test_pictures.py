@@ -1,7 +1,8 @@
-"""The pictures of the guides: each is what the renderer draws of the run that is kept."""
+"""The pictures of the guides: each guide has one, and each is what the renderer draws of the run that is kept."""
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -14,7 +15,10 @@ from docs.pictures import drawing
 from docs.pictures.drawing import Event, Picture
 
 ROOT = Path(__file__).parent.parent
+GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
 PICTURES = drawing.load()
+IMAGE = re.compile(r"!\[(?P<alternative>[^\]]+)\]\((?P<path>[^)\s]+\.(?:svg|png))\)")
+LARGEST_BYTES = 25_000
 LANES = ["shop", "ackstream", "bank"]
 
 labels = st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126), min_size=1, max_size=60)
@@ -41,6 +45,17 @@ def _texts(svg: str) -> list[tuple[float, float, float, str]]:
         left = float(text.attrib["x"]) - {"start": 0.0, "middle": size / 2, "end": size}[text.attrib["text-anchor"]]
         found.append((left, left + size, float(text.attrib["y"]), text.text or ""))
     return found
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_a_guide_has_a_picture_with_a_text_for_those_who_do_not_see_it(page: Path) -> None:
+    images = list(IMAGE.finditer(page.read_text("utf-8")))
+    assert images
+    for image in images:
+        path = (page.parent / image["path"]).resolve()
+        assert path.is_file()
+        assert path.stat().st_size < LARGEST_BYTES or path.suffix == ".png"
+        assert len(image["alternative"].split()) >= 6
 
 
 @pytest.mark.parametrize("name", PICTURES)
