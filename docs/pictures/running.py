@@ -146,7 +146,7 @@ def _seconds(moment: Any) -> float:
 
 @contextmanager
 def running(jobs: tuple[str, ...]) -> Iterator[Run]:
-    """Run a system with these jobs, which have processed a request and a message; without jobs there is none."""
+    """Run a system with these jobs, which have processed requests or messages; without jobs there is none."""
     if not jobs:
         yield Run(Settings(), Path())
         return
@@ -187,13 +187,14 @@ def _ready(program: Program, port: int) -> bool:
 
 def _warm_up(run: Run, jobs: tuple[str, ...]) -> None:
     """Let the jobs compile what they run: their first batches take seconds."""
-    command = Command.modify_attribute("org.acme:warm", "/up", 1)
-    with (
-        Responder(run.bootstrap, handler=lambda _: Ack(), labels=["warm:up"]),
-        Requester(run.bootstrap) as requester,
-    ):
-        for _ in range(3):
-            requester.request(command, acks=["warm:up"])
+    if "correlate" in jobs:
+        command = Command.modify_attribute("org.acme:warm", "/up", 1)
+        with (
+            Responder(run.bootstrap, handler=lambda _: Ack(), labels=["warm:up"]),
+            Requester(run.bootstrap) as requester,
+        ):
+            for _ in range(3):
+                requester.request(command, acks=["warm:up"])
     if "settle" in jobs:
         options = {"name": "warm-up", "writers": ["warm-up"], "handler": lambda _: None}
         with (

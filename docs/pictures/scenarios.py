@@ -15,18 +15,19 @@ from docs.pictures.drawing import Picture, store
 from docs.pictures.running import Run, running
 
 THINGS = ("correlate", "archive", "twin")
-MESSAGES = ("correlate", "archive", "persist", "settle", "queues", "query")
+REQUESTS = ("correlate", "archive")
+MESSAGES = ("persist", "settle", "queues", "query")
 SCENARIOS: dict[str, tuple[Callable[[Run], Picture], tuple[str, ...]]] = {
-    "orders": (requests.orders, MESSAGES),
-    "send-a-command": (requests.send_a_command, MESSAGES),
+    "orders": (requests.orders, REQUESTS),
+    "send-a-command": (requests.send_a_command, REQUESTS),
     "share-work": (messages.share_work, MESSAGES),
     "who-has-finished": (messages.who_has_finished, MESSAGES),
     "publish-safely": (messages.publish_safely, MESSAGES),
     "query-messages": (messages.query_messages, MESSAGES),
-    "asyncio": (requests.progress, MESSAGES),
-    "other-languages": (requests.other_languages, MESSAGES),
-    "request-life": (requests.request_life, MESSAGES),
-    "connectivity": (edges.connectivity, MESSAGES),
+    "asyncio": (requests.progress, REQUESTS),
+    "other-languages": (requests.other_languages, REQUESTS),
+    "request-life": (requests.request_life, REQUESTS),
+    "connectivity": (edges.connectivity, REQUESTS),
     "subscribers": (edges.subscribers, THINGS),
     "gateway": (edges.gateway, THINGS),
     "gateway-operate": (edges.gateway_operate, THINGS),
