@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SCHEMA = "ack"
 DAILY = [name for name, question in reading.VIEWS.items() if "day" in question.columns]
 """The ten questions, as views that are bounded by day."""
+LEDGER = {"signals", "acknowledgements", "outcomes", "dead_letters"}
 SECONDS = 200
 
 
@@ -135,6 +136,10 @@ print(json.dumps(found))
 def test_another_program_finds_the_tables_in_a_hive_metastore(tmp_path: Path) -> None:
     lake = Lake(path=str(tmp_path / "lake"))
     planes.fill(lake)
+    # a metastore takes seconds for each table and view
+    for name in ALL_TABLES.keys() - LEDGER:
+        shutil.rmtree(lake.table(name))
+    views = {name for name, view in reading.VIEWS.items() if set(view.tables) <= LEDGER}
     metastore = {
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
@@ -146,7 +151,7 @@ def test_another_program_finds_the_tables_in_a_hive_metastore(tmp_path: Path) ->
     places = f'[lake]\npath = "{lake.path}"\ncatalog = "{SCHEMA}"\n[local]\ndata = "{tmp_path}/data"\n'
     conf.write_text(f"{places}[spark.conf]\n{entries}")
     done = run([sys.executable, "-m", "ackstream", "register"], tmp_path, ACKSTREAM_CONF=str(conf))
-    assert done == f"{SCHEMA} has {len(ALL_TABLES)} tables and {len(reading.VIEWS)} views.\n"
+    assert done == f"{SCHEMA} has {len(LEDGER)} tables and {len(views)} views.\n"
     delta = {
         "spark.jars": ",".join(map(str, jars.resolve("spark"))),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -167,7 +172,7 @@ def test_another_program_finds_the_tables_in_a_hive_metastore(tmp_path: Path) ->
         "outcome",
         "acknowledgement",
     ]
-    assert {row[1] for row in found[queries[2]]} == reading.VIEWS.keys()
+    assert {row[1] for row in found[queries[2]]} == views
 
 
 def run(command: list[str], directory: Path, **environment: str) -> str:
