@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,6 +29,8 @@ BACKOFF_SECONDS = 0.5
 MAX_RECORDS = 2_000
 FETCH_MS = 200
 PATIENCE_SECONDS = 10.0
+SILENCE_SECONDS = 30.0
+"""How long a broker may send nothing while records are missing."""
 NEAR = 1_000
 """The most records that are read to reach the next wanted one; a seek costs a request of its own."""
 
@@ -139,6 +141,24 @@ class TopicReader(Closing):
                 self.stop.wait(BACKOFF_SECONDS)
             return []
         return [record for records in batches.values() for record in records]
+
+    def between(self, partition: Any, start: int, end: int) -> Iterator[Any]:
+        """Yield the records of a partition from one offset to another; raise ``UnreachableError`` after a silence."""
+        # For a reader that does nothing else.
+        consumer, until = self.consumer, time.monotonic() + SILENCE_SECONDS
+        consumer.assign([partition])
+        consumer.seek(partition, start)
+        while (position := consumer.position(partition)) < end:
+            records = self.read()
+            yield from (record for record in records if record.offset < end)
+            # the time that the caller took is no silence
+            if records or consumer.position(partition) > position:
+                until = time.monotonic() + SILENCE_SECONDS
+            elif time.monotonic() > until:
+                raise UnreachableError(
+                    f"The records of {partition.topic}, partition {partition.partition}, up to {end} did not arrive "
+                    f"within {SILENCE_SECONDS:g} s (read up to {position}): is its broker running?"
+                )
 
     def fetch(self, places: Iterable[Place]) -> dict[Place, Any]:
         """Return the records at some places, without those that Kafka has deleted or that cannot be unpacked."""

@@ -1,6 +1,5 @@
 """Dead letters, as the tables and the topics of other systems have them, and the records that they stand for."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 from kafka import TopicPartition
 
-from ackstream.errors import InputError, UnreachableError
+from ackstream.errors import InputError
 from ackstream.kafka.reader import Place, TopicReader
 from ackstream.settings import Lake
 
@@ -16,8 +15,6 @@ AT_ONCE = 500
 """The most letters that are read or sent at once."""
 MOST_DIGITS = 19
 """The digits of the largest offset."""
-SILENCE_SECONDS = 30.0
-"""How long a broker may send nothing while records are missing."""
 
 _COLUMNS = (
     "id, coalesce(reason, ''), queue, subject, coalesce(topic, ''), coalesce(partition, -1),"
@@ -169,19 +166,8 @@ def all_of(reader: TopicReader, partitions: Iterable[int], topic: str) -> Iterat
     """Yield the records that partitions of a topic have now, partition by partition."""
     consumer = reader.consumer
     for partition in (TopicPartition(topic, number) for number in sorted(partitions)):
-        consumer.assign([partition])
-        consumer.seek(partition, consumer.beginning_offsets([partition])[partition])
-        end, until = consumer.end_offsets([partition])[partition], time.monotonic() + SILENCE_SECONDS
-        while (position := consumer.position(partition)) < end:
-            records = reader.read()
-            if records or consumer.position(partition) > position:
-                until = time.monotonic() + SILENCE_SECONDS
-            elif time.monotonic() > until:
-                raise UnreachableError(
-                    f"The records of {topic}, partition {partition.partition}, up to {end} did not arrive within "
-                    f"{SILENCE_SECONDS:g} s (read up to {position}): is its broker running?"
-                )
-            yield from (record for record in records if record.offset < end)
+        start, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
+        yield from reader.between(partition, start, end)
 
 
 def contents(reader: TopicReader, lake: Lake, letters: Sequence[Letter]) -> dict[str, Content]:

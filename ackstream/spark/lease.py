@@ -230,12 +230,4 @@ class LeaseLog:
 
     def between(self, first: int, end: int) -> list[Any]:
         """Return records by their offsets, without records that cannot be decompressed."""
-        consumer, found = self.reader.consumer, []
-        consumer.assign([self.partition])
-        consumer.seek(self.partition, first)
-        until = passing() + SEND_SECONDS
-        while consumer.position(self.partition) < end:
-            if passing() > until:
-                raise TimeoutError(f"The records {first} to {end} of {self.partition.topic} do not arrive.")
-            found += self.reader.read()
-        return [record for record in found if record.offset < end]
+        return list(self.reader.between(self.partition, first, end))
