@@ -13,6 +13,7 @@ SHORT: dict[str, str] = {
     "__main__.py": "an entry point",
     "client/__init__.py": "names of a package",
     "client/core/tracing.py": "all that knows the extra tracing",
+    "dataframe/__init__.py": "names of a package",
     "gateway/errors.py": "errors of the gateway, by the names of its catalogue",
     "settings/__init__.py": "names of a package",
     "testing/__init__.py": "names of a package",

@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "client": BASE | {"kafka", "lake"},
     "aio": BASE | {"client"},
+    "dataframe": BASE | {"kafka", "client"},
     "redriving": BASE | {"kafka", "lake", "client"},
     "gateway": BASE | {"kafka", "lake", "client", "observe", "redriving"},
     "connectivity": BASE | {"kafka", "client", "observe"},

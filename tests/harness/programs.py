@@ -217,3 +217,36 @@ async def main():
 
 asyncio.run(main())
 """
+
+ASKING = """
+import os, signal, sys, time
+from kafka import KafkaConsumer, TopicPartition
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from ackstream.dataframe import register
+
+# asks in a session of its own; a worker dies after some rows of the first task, once so many requests are stored
+settings, bootstrap, topic, rows, dies_after, stored = *sys.argv[1:4], *map(int, sys.argv[4:])
+os.environ["PYSPARK_PYTHON"] = sys.executable
+
+def pass_on(batches):
+    context, seen = TaskContext.get(), 0
+    for batch in batches:
+        yield batch
+        seen += batch.num_rows
+        if context.partitionId() == context.attemptNumber() == 0 and seen >= dies_after:
+            with KafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+                partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
+                while sum(consumer.end_offsets(partitions).values()) < stored:
+                    time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+builder = SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", "500").getOrCreate()
+register(spark)
+# long enough for the buffers on the way to be full
+frame = spark.range(0, rows, numPartitions=2).selectExpr("CAST(id AS STRING) AS key", "repeat('x', 200) AS value")
+frame = frame.mapInArrow(pass_on, "key string, value string")
+writer = frame.write.format("ackstream").mode("append").option("settings", settings)
+writer.options(topic=topic, labels="rows:done", timeout="2h").save()
+"""
