@@ -11,7 +11,7 @@ from benchmarks import common, goals
 
 NAMES = (
     "pure", "settling", "queueing", "throughput", "profile", "unasked", "peers", "latency", "growth", "archive", "twin",
-    "index", "persist", "acks", "gateway", "idle", "scale", "questions",
+    "index", "persist", "acks", "gateway", "idle", "scale", "questions", "rows",
 )  # fmt: skip
 
 

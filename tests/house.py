@@ -20,12 +20,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 BUDGETS: dict[str, tuple[int, int]] = {
     "settings": (1_980, 8),
     "protocol": (6_488, 31),
-    "kafka": (1_976, 8),
-    "spark": (3_302, 12),
+    "kafka": (1_996, 8),
+    "spark": (3_294, 12),
     "lake": (1_716, 8),
     "jobs": (10_335, 39),
     "client": (10_139, 39),
-    "redriving": (530, 3),
+    "dataframe": (360, 3),
+    "redriving": (516, 3),
     "observe": (1_433, 7),
     "gateway": (5_683, 22),
     "connectivity": (4_306, 15),
@@ -39,11 +40,11 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_798, 212
+LINES, MODULES = 53_156, 215
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_573
+CORE_LINES = 34_585
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 
