@@ -21,6 +21,7 @@ from pika.spec import PERSISTENT_DELIVERY_MODE, Basic
 
 from ackstream.connectivity.transports import brokers, transport
 from ackstream.connectivity.transports.brokers import BrokerLink, ConfirmingPublisher, Confirms, PushedSource
+from ackstream.connectivity.transports.transport import Receiver
 from ackstream.errors import StartError, UnreachableError
 from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.ditto.connection_rules import Settlement
@@ -116,14 +117,9 @@ class Amqp091Source(PushedSource):
     """Consumes the queues of a source, each with its share of the messages in flight."""
 
     def __init__(
-        self,
-        connection: Amqp091Connection,
-        index: int,
-        source: AmqpSourceSettings,
-        _own: Kafka,
-        intake: transport.Receiver,
+        self, connection: Amqp091Connection, index: int, source: AmqpSourceSettings, own: Kafka, intake: Receiver
     ) -> None:
-        super().__init__(connection, index, source, intake)
+        super().__init__(connection, index, source, own, intake)
         if source.enforcement is not None and _BY_SENDER.search(source.enforcement.input):
             why = "the routing key, which a sender chooses: use topic permissions, or compare {{ header:user-id }}"
             log.warning("The enforcement of the connection %s compares %s.", connection.id, why)

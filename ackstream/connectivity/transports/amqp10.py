@@ -18,34 +18,24 @@ from ackstream.protocol.ditto.acknowledgements import OK
 from ackstream.protocol.ditto.connection_rules import Settlement
 from ackstream.protocol.errors import BAD_REQUEST, UNAVAILABLE
 from ackstream.settings import Kafka
-from ackstream.settings.connections import Amqp10Connection, AmqpSourceSettings
+from ackstream.settings.connections import Amqp10Connection
 
 
 class Amqp10Source(PushedSource):
     """Consumes the queues of a source, each with its share of the messages in flight as credit."""
 
-    def __init__(
-        self,
-        connection: Amqp10Connection,
-        index: int,
-        source: AmqpSourceSettings,
-        _own: Kafka,
-        intake: transport.Receiver,
-    ) -> None:
-        super().__init__(connection, index, source, intake)
-        # events of the links that the broker has opened
-        self._attached: list[Any] = []
-        # by delivery, in order of arrival
-        self._unsettled: dict[Any, None] = {}
-
     def start(self) -> None:
         """Connect and consume."""
-        link = Link(self._settings, on_link_opened=self._attached.append, on_delivery=self._delivered)
+        # by delivery, in order of arrival
+        self._unsettled: dict[Any, None] = {}
+        # events of the links that the broker has opened
+        attached: list[Any] = []
+        link = Link(self._settings, on_link_opened=attached.append, on_delivery=self._delivered)
         mode = AtMostOnce() if self._source.qos == 0 else AtLeastOnce()
         for address in self._source.addresses:
             receiver = link.container.create_receiver(link.connection, address, options=[mode, Node("queue")])
             receiver.flow(self._share)
-        link.wait(lambda: len(self._attached) == len(self._source.addresses))
+        link.wait(lambda: len(attached) == len(self._source.addresses))
         self._link = link
         self._thread.start()
 

@@ -18,6 +18,7 @@ from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.connection_rules import Settlement
 from ackstream.protocol.ditto.correlation_ids import Latest
 from ackstream.protocol.errors import UNAVAILABLE
+from ackstream.settings import Kafka
 from ackstream.settings.connections import Source
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ TAKE_SECONDS = 1.0
 class PushedSource(transport.MessageSource):
     """A source of a broker that pushes messages, as many as may be in flight."""
 
-    def __init__(self, connection: Any, index: int, source: Source, intake: Receiver) -> None:
+    def __init__(self, connection: Any, index: int, source: Source, _own: Kafka, intake: Receiver) -> None:
         super().__init__(f"{connection.id}-{index}", intake)
         self._settings = connection
         self._source = source

@@ -13,6 +13,7 @@ from ackstream.connectivity.transports import brokers
 from ackstream.connectivity.transports.brokers import ConfirmingPublisher, Confirms, PushedSource
 from ackstream.connectivity.transports.transport import ExternalMessage, OutgoingMessage, Published
 from ackstream.errors import UnreachableError
+from ackstream.settings import Kafka
 from ackstream.settings.connections import Source
 from tests.harness.waiting import eventually
 
@@ -247,7 +248,7 @@ class Pushed(PushedSource):
         self.settled: list[tuple[str, str]] = []
         self.room = SimpleNamespace(take=self._take, turn=lambda _seconds=0.0: None, forget=lambda: None, room=9)
         intake: Any = self.room
-        super().__init__(SimpleNamespace(id="plant"), 0, Source(addresses=("in",), qos=qos), intake)
+        super().__init__(SimpleNamespace(id="plant"), 0, Source(addresses=("in",), qos=qos), Kafka(), intake)
         self._link = SimpleNamespace(turn=lambda _seconds: None)
 
     def start(self) -> None: ...
