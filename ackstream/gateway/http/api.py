@@ -1,27 +1,21 @@
 """The HTTP API: read a request, send the command, return the response."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from ackstream.gateway.access.authentication import SignedIn
 from ackstream.gateway.errors import body_too_large, media_type_unsupported, no_answer, not_acceptable
-from ackstream.gateway.http import responses, translation
-from ackstream.gateway.http.event_streams import (
-    EventResponse,
-    RequestEvents,
-    SearchEvents,
-    SignalEvents,
-    accepts_events,
-)
+from ackstream.gateway.exchange import Dependencies
+from ackstream.gateway.http import event_streams, responses, translation
 from ackstream.gateway.http.operations import LIST, OF_MANY, PREFIX, Match, find, methods
+from ackstream.gateway.middleware.admission import Identity
 from ackstream.gateway.middleware.audit import Sender
 from ackstream.gateway.middleware.commands import AdmittedCommand, admit, check_headers
 from ackstream.protocol.ditto import signal_defaults
@@ -30,17 +24,47 @@ from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID, ORIGINATOR, REQUESTED_ACKS, RESPONSE_REQUIRED, TIMEOUT
 from ackstream.protocol.ditto.twin.permissions import Kind, check_permissions, restrict
 from ackstream.protocol.errors import DittoError, unknown_topic_path
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
-    from ackstream.gateway.exchange import Dependencies
-    from ackstream.gateway.middleware.admission import Identity
-    from ackstream.settings import Gateway
+from ackstream.settings import Gateway
 
 _SEARCHES: tuple[Kind, ...] = ("list", "search", "count")
 REQUEST_SECONDS = 60.0
 """The time within which a client sends a request, from its first byte to its last."""
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """The wait of an HTTP request: for a response, for acknowledgements only, or none; and its timeout."""
+
+    response: bool
+    acks: bool
+    timeout_ms: int
+
+
+def expect(command: Envelope, settings: Gateway) -> Expectation:
+    """Derive the wait of a command from its three headers, and set its effective timeout header; raises 400.
+
+    Other headers stay as the client sent them, since correlate applies the same defaults.
+    Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``MessagesRoute``; ditto.md 1.8.
+    """
+    topic = command.topic
+    kind = signal_defaults.signal_kind(topic, command.headers)
+    if kind is None:
+        raise unknown_topic_path(str(topic))
+    headers = signal_defaults.effective_headers(kind, command.headers)
+    signal_defaults.check_combination("HTTP", kind, headers)
+    most = settings.max_timeout
+    bound = settings.max_claim_timeout if kind == "message" and topic.subject == "claim" else most
+    waited = signal_defaults.timeout_milliseconds("HTTP", kind, headers, most, bound)
+    if kind == "message":
+        # a claim's timeout may exceed the wait; Ditto writes whole seconds without a unit
+        waited = min(waited, most)
+        command.headers[TIMEOUT] = str(waited // 1000) if waited % 1000 == 0 else f"{waited}ms"
+    else:
+        command.headers.setdefault(TIMEOUT, f"{most}ms" if most % 1000 else f"{most // 1000}s")
+    return Expectation(
+        bool(headers.get(RESPONSE_REQUIRED, True)),
+        signal_defaults.waits_for_acks(kind, headers.get(REQUESTED_ACKS) or ()),
+        waited,
+    )
 
 
 class Api:
@@ -79,7 +103,7 @@ class Api:
             return Response(None, responses.NO_CONTENT, {"allow": ", ".join(methods(path))})
         limits, subjects = self._dependencies.admission.limits, identity.subjects
         match = find(request.method, path)
-        if match.operation.events and request.method == "GET" and accepts_events(request):
+        if match.operation.events and request.method == "GET" and event_streams.accepts_events(request):
             return await self._stream(request, match, identity)
         if match.operation.kind == "many" and "ids" not in request.query_params:
             match = Match(LIST, {})
@@ -109,9 +133,11 @@ class Api:
             )
         if not expectation.response:
             return await self._settle(admitted, expectation, client_id)
-        if operation.events == "request" and accepts_events(request):
-            events = RequestEvents(admitted)
-            return EventResponse(events.frames(), client_id, *self._around(request, identity), events.open())
+        if operation.events == "request" and event_streams.accepts_events(request):
+            events = event_streams.RequestEvents(admitted)
+            return event_streams.EventResponse(
+                events.frames(), client_id, *self._around(request, identity), events.open()
+            )
         with limits.search(subjects[0]) if operation.kind in _SEARCHES else nullcontext():
             reply = await admitted.ask()
         if operation.kind == "list" and reply.ok:
@@ -152,20 +178,20 @@ class Api:
         if kind == "messages":
             asked = translation.subscribed(match, client_id)
             with self._dependencies.audit.attempt(sender, kind, asked, "stream") as attempt:
-                events = SignalEvents(self._dependencies, match, request.query_params, subjects)
+                events = event_streams.SignalEvents(self._dependencies, match, request.query_params, subjects)
                 attempt.sent(client_id)
-            return EventResponse(events.frames(), client_id, *around, events.open())
+            return event_streams.EventResponse(events.frames(), client_id, *around, events.open())
         asked = translation.command(match, given, request.query_params, "", b"")
         with self._dependencies.audit.attempt(sender, kind, asked) as attempt:
             restrict(self._dependencies.access, subjects, kind, asked)
         expect(asked, self._settings)
         limit = partial(self._dependencies.admission.limits.search, subjects[0])
         exchange = self._dependencies.exchange
-        search = SearchEvents(exchange, asked, lambda: attempt.sent(wire_id(client_id)), limit)
+        search = event_streams.SearchEvents(exchange, asked, lambda: attempt.sent(wire_id(client_id)), limit)
         first = await search.begin(request.headers.get("last-event-id"))
         if not first.ok:
             return responses.of_reply(first, asked, client_id)
-        return EventResponse(search.frames(), client_id, *around)
+        return event_streams.EventResponse(search.frames(), client_id, *around)
 
 
 async def read_body(dependencies: Dependencies, request: Request, *, only_json: bool) -> bytes:
@@ -185,39 +211,3 @@ async def read_body(dependencies: Dependencies, request: Request, *, only_json: 
         return bytes(found)
 
     return await dependencies.exchange.receive(read(), REQUEST_SECONDS)
-
-
-class Expectation(msgspec.Struct, frozen=True):
-    """The wait of an HTTP request: for a response, for acknowledgements only, or none; and its timeout."""
-
-    response: bool
-    acks: bool
-    timeout_ms: int
-
-
-def expect(command: Envelope, settings: Gateway) -> Expectation:
-    """Derive the wait of a command from its three headers, and set its effective timeout header; raises 400.
-
-    Other headers stay as the client sent them, since correlate applies the same defaults.
-    Source: Eclipse Ditto, ``AbstractHttpRequestActor``, ``MessagesRoute``; ditto.md 1.8.
-    """
-    topic = command.topic
-    kind = signal_defaults.signal_kind(topic, command.headers)
-    if kind is None:
-        raise unknown_topic_path(str(topic))
-    headers = signal_defaults.effective_headers(kind, command.headers)
-    signal_defaults.check_combination("HTTP", kind, headers)
-    most = settings.max_timeout
-    bound = settings.max_claim_timeout if kind == "message" and topic.subject == "claim" else most
-    waited = signal_defaults.timeout_milliseconds("HTTP", kind, headers, most, bound)
-    if kind == "message":
-        # a claim's timeout may exceed the wait; Ditto writes whole seconds without a unit
-        waited = min(waited, most)
-        command.headers[TIMEOUT] = str(waited // 1000) if waited % 1000 == 0 else f"{waited}ms"
-    else:
-        command.headers.setdefault(TIMEOUT, f"{most}ms" if most % 1000 else f"{most // 1000}s")
-    return Expectation(
-        bool(headers.get(RESPONSE_REQUIRED, True)),
-        signal_defaults.waits_for_acks(kind, headers.get(REQUESTED_ACKS) or ()),
-        waited,
-    )

@@ -3,20 +3,27 @@
 Source of the rules: Ditto, ``ThingsSseRouteBuilder``, the HTML standard.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, aclosing, closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import msgspec
 from anyio import CancelScope
 from msgspec import UNSET
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from ackstream.client import Reply
+from ackstream.gateway.access.authentication import SignedIn
+from ackstream.gateway.exchange import Dependencies, Exchange
 from ackstream.gateway.http.operations import EVENT_STREAM, Match
 from ackstream.gateway.http.translation import fields_in, filter_in, is_json, media_type, pieces, thing_ids
+from ackstream.gateway.middleware.commands import AdmittedCommand
 from ackstream.gateway.streaming import UnreadMessages
 from ackstream.protocol import json
 from ackstream.protocol.ditto.envelopes import JSON_CONTENT_TYPE, Envelope, decoded, encode, json_text, raw
@@ -25,19 +32,6 @@ from ackstream.protocol.ditto.twin.permissions import check_visible, seen_by
 from ackstream.protocol.ditto.twin.subscriptions import Publication, subscription
 from ackstream.protocol.ditto.twin.things import check_id, merged, select_of_thing
 from ackstream.protocol.errors import DittoError, option_invalid
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-    from datetime import datetime
-
-    from starlette.datastructures import QueryParams
-    from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
-
-    from ackstream.client import Reply
-    from ackstream.gateway.access.authentication import SignedIn
-    from ackstream.gateway.exchange import Dependencies, Exchange
-    from ackstream.gateway.middleware.commands import AdmittedCommand
 
 HEARTBEAT_SECONDS = 10.0
 """Interval of comments on an idle stream: proxies close connections that are quiet for a minute."""

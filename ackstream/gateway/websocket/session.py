@@ -1,13 +1,13 @@
 """The session of one WebSocket: signals go to Kafka, replies and subscribed signals come back in one ordered queue."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 from starlette.routing import WebSocketRoute
@@ -15,29 +15,22 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ackstream.gateway.access.authentication import SignedIn, check_labels, in_loop
 from ackstream.gateway.errors import binary_refused, body_too_large, error_message, internal_error, unavailable
+from ackstream.gateway.exchange import Dependencies
 from ackstream.gateway.http import responses
 from ackstream.gateway.http.translation import check_parameters, new_id, read_request_headers
+from ackstream.gateway.middleware.audit import Attempt
 from ackstream.gateway.middleware.commands import AdmissionOrder, admit
 from ackstream.gateway.streaming import UnreadMessages
-from ackstream.gateway.websocket.incoming import Answering, Incoming, Searches, read_control, read_incoming, read_token
+from ackstream.gateway.websocket import incoming as messages
 from ackstream.protocol.ditto.acknowledgements import write_ack
 from ackstream.protocol.ditto.correlation_ids import RecentIds, wire_id
 from ackstream.protocol.ditto.envelopes import Envelope, decode, encode
 from ackstream.protocol.ditto.headers import CORRELATION_ID, DECLARED_ACKS, ORIGINATOR
 from ackstream.protocol.ditto.labels import parse_declared
 from ackstream.protocol.ditto.signal_defaults import STREAM_TIMEOUT_MS
+from ackstream.protocol.ditto.twin import subscriptions as rules
 from ackstream.protocol.ditto.twin.permissions import restrict, seen_by
-from ackstream.protocol.ditto.twin.subscriptions import Drop, SubscriberState, decide, weak_acks
 from ackstream.protocol.errors import DittoError, label_not_unique
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-
-    from ackstream.gateway.exchange import Dependencies
-    from ackstream.gateway.middleware.audit import Attempt
-    from ackstream.gateway.websocket.incoming import Control
-    from ackstream.protocol.ditto.twin.subscriptions import Publication, Subscription
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +56,13 @@ class SocketSession:
         self._dependencies = dependencies
         self._streaming = dependencies.streaming
         self._given = given
-        self._subscriber = SubscriberState(frozenset(), {})
-        self._answering = Answering(dependencies.access, dependencies.settings.correlate)
+        self._subscriber = rules.SubscriberState(frozenset(), {})
+        self._answering = messages.Answering(dependencies.access, dependencies.settings.correlate)
         self._issued = RecentIds(STREAM_SECONDS)
         slow = partial(self._finish, _TRY_AGAIN_LATER, "The client does not read.")
         self._unread = UnreadMessages(slow, dependencies.unread)
         self._put = self._unread.put
-        self._searches = Searches(self._query, self._unread, self._start)
+        self._searches = messages.Searches(self._query, self._unread, self._start)
         self._order = AdmissionOrder()
         self._room = asyncio.Semaphore(MAX_OPEN)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -85,7 +78,7 @@ class SocketSession:
         try:
             if declared is not None:
                 await asyncio.wait_for(asyncio.wrap_future(declared.future), DECLARE_SECONDS)
-                self._subscriber = SubscriberState(labels, {})
+                self._subscriber = rules.SubscriberState(labels, {})
                 streaming.add_labels(self, labels)
             self._start(self._send())
             self._start(self._receive())
@@ -134,14 +127,14 @@ class SocketSession:
         try:
             if len(text) > maximum or len(data := text.encode("utf-8", "replace")) > maximum:
                 raise body_too_large(maximum)
-            if control := read_control(text):
+            if control := messages.read_control(text):
                 self._control(control)
                 return
-            if (token := read_token(text)) is not None:
+            if (token := messages.read_token(text)) is not None:
                 await self._client.renew(token)
                 return
             envelope = decode(data)
-            incoming = read_incoming(envelope, self._given, self._subscriber.labels, new_id())
+            incoming = messages.read_incoming(envelope, self._given, self._subscriber.labels, new_id())
             if incoming.what == "search":
                 self._searches.take(incoming.envelope)
                 return
@@ -154,7 +147,7 @@ class SocketSession:
         else:
             self._pass_on(incoming)
 
-    def _control(self, control: Control) -> None:
+    def _control(self, control: messages.Control) -> None:
         try:
             stream, wanted = control.change()
             subscriptions = {name: one for name, one in self._subscriber.subscriptions.items() if name != stream}
@@ -163,7 +156,7 @@ class SocketSession:
             else:
                 subscriptions[stream] = wanted
                 self._streaming.subscribe(self, stream)
-            self._subscriber = SubscriberState(self._subscriber.labels, subscriptions)
+            self._subscriber = rules.SubscriberState(self._subscriber.labels, subscriptions)
             self._put(f"{control.name}:ACK")
         except DittoError as error:
             identity = control.parameters.get(CORRELATION_ID) or self._given.get(CORRELATION_ID)
@@ -177,7 +170,7 @@ class SocketSession:
             command.headers = {CORRELATION_ID: attempt.sent(new_id()), **originator}
             return (await self._dependencies.exchange.ask(command)).envelope
 
-    async def _ask(self, incoming: Incoming) -> None:
+    async def _ask(self, incoming: messages.Incoming) -> None:
         command = incoming.envelope
         client_id = str(command.headers[CORRELATION_ID])
         try:
@@ -204,7 +197,7 @@ class SocketSession:
         self._issued.add(issued, time.monotonic())
         return attempt.sent(issued)
 
-    def _pass_on(self, incoming: Incoming) -> None:
+    def _pass_on(self, incoming: messages.Incoming) -> None:
         envelope = incoming.envelope
         try:
             # only refusals are recorded unless all is: devices answer and report as often as they like
@@ -220,7 +213,7 @@ class SocketSession:
 
     # -- to the client -------------------------------------------------------------------------------------------------
 
-    def receive(self, signal: Publication, moment: datetime) -> None:
+    def receive(self, signal: rules.Publication, moment: datetime) -> None:
         """Handle a signal of a subscribed stream, or one that requests a label of the session; must not block."""
         if self._issued.known(signal.correlation_id, time.monotonic()):
             # as in Ditto, the originator does not receive its own signal
@@ -238,7 +231,7 @@ class SocketSession:
         """End the session: a signal could not be handled."""
         self._finish(_INTERNAL_ERROR)
 
-    async def _enriched(self, signal: Publication, wanted: Subscription, moment: datetime) -> str | None:
+    async def _enriched(self, signal: rules.Publication, wanted: rules.Subscription, moment: datetime) -> str | None:
         try:
             extra = await self._dependencies.extra_fields(self._client.subjects, wanted, signal, moment)
         except DittoError as error:
@@ -246,17 +239,19 @@ class SocketSession:
         return self._decide(signal, moment, visible=True, extra=extra)
 
     def _decide(
-        self, signal: Publication, moment: datetime, *, visible: bool, extra: Mapping[str, Any] | None = None
+        self, signal: rules.Publication, moment: datetime, *, visible: bool, extra: Mapping[str, Any] | None = None
     ) -> str | None:
         """Return the message to send for a signal; without one, issue weak acknowledgements."""
         try:
             with self._dependencies.admission.limits.filtering(self._client.subjects[0]) as effort:
-                decision = decide(self._subscriber, signal, visible=visible, extra=extra, time=moment, effort=effort)
+                decision = rules.decide(
+                    self._subscriber, signal, visible=visible, extra=extra, time=moment, effort=effort
+                )
         except DittoError as error:
             # of the filter: the client must not miss the signal unnoticed
             return error_message(error, signal.envelope)
-        if isinstance(decision, Drop):
-            for ack in weak_acks(signal, decision):
+        if isinstance(decision, rules.Drop):
+            for ack in rules.weak_acks(signal, decision):
                 self._streaming.forward(write_ack(ack, signal.thing_id))
             return None
         envelope = decision.envelope
