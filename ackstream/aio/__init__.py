@@ -4,15 +4,15 @@ Each twin holds a client and has its methods. Futures are those of asyncio, meth
 is by ``async for``. A twin connects and closes by ``async with``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ackstream import client as sdk
 from ackstream.aio._base import SLICE_SECONDS, Calls, apart, aside, changed, coroutine, outcome, same, sliced
@@ -20,15 +20,10 @@ from ackstream.aio._base import AsyncClient as AsyncClient
 from ackstream.aio._base import AsyncIteration as AsyncIteration
 from ackstream.client import options
 from ackstream.client.core.arguments import names, takes
+from ackstream.client.parties.answers import Answer
 from ackstream.client.publishing.publications import AwaitedMessage
 from ackstream.client.reading.sample_reader import ANY
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from concurrent.futures import Future
-
-    from ackstream.client.parties.answers import Answer
-    from ackstream.protocol.messages import CommandAck
+from ackstream.protocol.messages import CommandAck
 
 
 class AsyncUpdates(AsyncIteration[sdk.Reply]):

@@ -63,14 +63,12 @@ class Inbound:
 
     def readable(self, asked: InboundRequest, reply: Envelope) -> Envelope:
         """Return the part of a reply that the subjects of the source may read."""
-        command = asked.envelope
+        command, topic = asked.envelope, asked.envelope.topic
         try:
             if self._access is not OPEN:
                 conceal(self._access, self._source.subjects, kind_of(command), command, reply)
         except errors.DittoError as error:
-            return error_envelope(
-                error, thing_id=command.topic.thing_id, channel=command.topic.channel, headers=reply.headers
-            )
+            return error_envelope(error, thing_id=topic.thing_id, channel=topic.channel, headers=reply.headers)
         return reply
 
     def _read(self, message: ExternalMessage, mapping: str | PayloadTemplate) -> Mapped:
@@ -104,9 +102,8 @@ class Inbound:
         if found.thing_id == _MANY and wanted.thing_id != _MANY:
             raise errors.unknown_topic_path(topic, "The payload mapping is for commands about one thing.")
         path = _resolved(template.path, context, _segment if found.criterion == "messages" else _key)
-        return Envelope(
-            found, names.read_headers(resolved(template.headers, context)), path, json_or_text(message.payload)
-        )
+        headers = names.read_headers(resolved(template.headers, context))
+        return Envelope(found, headers, path, json_or_text(message.payload))
 
     def _context(self, message: ExternalMessage, topic: TopicPath | None = None) -> Context:
         return Context(message.headers, self._connection_id, topic, message.address)
@@ -162,10 +159,8 @@ class Inbound:
             headers.setdefault(names.CORRELATION_ID, message.identity)
             if self._source.subjects:
                 headers[names.ORIGINATOR] = self._source.subjects[0]
-        if (
-            names.TIMEOUT in headers
-            and Duration.parse(headers[names.TIMEOUT]).capped(STREAM_TIMEOUT_MS + 1) > STREAM_TIMEOUT_MS
-        ):
+        timeout = headers.get(names.TIMEOUT)
+        if timeout is not None and Duration.parse(timeout).capped(STREAM_TIMEOUT_MS + 1) > STREAM_TIMEOUT_MS:
             headers[names.TIMEOUT] = f"{STREAM_TIMEOUT_MS // 1000}s"
         return msgspec.structs.replace(envelope, headers=headers)
 

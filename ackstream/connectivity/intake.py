@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from ackstream.client.core.labels import Labels
 from ackstream.connectivity.inbound import Inbound, InboundRequest, Mapped, RejectedSignal
-from ackstream.connectivity.system import SourceFailure, System, statuses
+from ackstream.connectivity.system import Answer, SourceFailure, System, Verdict, statuses
 from ackstream.connectivity.transports import transport
 from ackstream.connectivity.transports.transport import Confirm, ExternalMessage, OutgoingMessage, Published
 from ackstream.errors import AckstreamError
@@ -35,7 +35,6 @@ from ackstream.settings.connections import Connection, ReplyTarget, ResponseKind
 
 Done = Callable[[Settlement], None]
 Publish = Callable[[OutgoingMessage, Confirm], None]
-Answer: TypeAlias = "SettlementAnswer | SourceFailure | Exception | None"
 
 log = logging.getLogger(__name__)
 
@@ -281,7 +280,7 @@ class Collector:
         self._missing = False
         self.received_at = now
 
-    def receive(self, answer: SettlementAnswer | SourceFailure | None, now: float) -> None:
+    def receive(self, answer: Verdict | None, now: float) -> None:
         """Record an answer, an error in its place, or ``None`` if it will never arrive."""
         if isinstance(answer, SettlementAnswer):
             self._answers.append(answer)
@@ -325,12 +324,8 @@ def published_reply(
 def published_error(refused: RejectedSignal, target: ReplyTarget | None, connection_id: str) -> OutgoingMessage | None:
     """Convert the error of a rejected signal for the reply target, or return ``None``."""
     topic = refused.topic
-    answer = error_envelope(
-        refused.error,
-        thing_id=None if topic is None else topic.thing_id,
-        channel=None if topic is None else topic.channel,
-        headers=refused.headers,
-    )
+    thing_id, channel = (None, None) if topic is None else (topic.thing_id, topic.channel)
+    answer = error_envelope(refused.error, thing_id=thing_id, channel=channel, headers=refused.headers)
     return published_reply(answer, refused.headers, target, connection_id)
 
 

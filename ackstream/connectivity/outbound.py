@@ -76,7 +76,8 @@ class Outbound:
         ``extra`` returns fields of a thing; if it raises, the label of the target gets the error. Without its labels
         ``held`` the connection issues ``live-response`` alone.
         """
-        own = {*self._labels.declared, *self._labels.issued} if held else set()
+        labels = self._labels
+        own = {*labels.declared, *labels.issued} if held else set()
         shown = [label for label in signal.labels if label in own]
         publishings, failed, lost = [], [], []
         fates: list[tuple[str | None, bool]] = []
@@ -104,9 +105,7 @@ class Outbound:
             message = target.message(delivered) if publishes else None
             if message is not None:
                 publishings.append(Publishing(message, label))
-        weak = (
-            rules.dropped_by_targets(signal.labels, self._labels.declared, self._labels.issued, fates) if held else ()
-        )
+        weak = rules.dropped_by_targets(signal.labels, labels.declared, labels.issued, fates) if held else ()
         return Plan(publishings, rules.Drop(weak, rules.DROPPED_BY_CONNECTION), failed, lost)
 
 

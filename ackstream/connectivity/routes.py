@@ -158,12 +158,10 @@ class Route(Client):
     def _pass_on(self, sample: Sample) -> None:
         with self._changed:
             self._passing += 1
-        headers = headers_behind(self._route.name, sample)
+        value, headers = sample.value or b"", headers_behind(self._route.name, sample)
         while not self._closing.is_set():
             try:
-                future = self._publisher.publish(
-                    sample.value or b"", topic=sample.topic, key=sample.key, headers=headers
-                )
+                future = self._publisher.publish(value, topic=sample.topic, key=sample.key, headers=headers)
             except WouldBlockError:
                 self._keep()
                 with self._changed:

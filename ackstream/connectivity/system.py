@@ -28,9 +28,6 @@ from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.protocol.record_headers import CORRELATION_ID, REASON
 from ackstream.settings import Kafka
 
-Received = Callable[["SettlementAnswer | SourceFailure | Exception | None"], None]
-Replied = Callable[[Envelope], None]
-
 log = logging.getLogger(__name__)
 
 EXTRA_TIMEOUT = "20s"
@@ -44,6 +41,12 @@ class SourceFailure(msgspec.Struct, frozen=True):
     """The status of an error received in place of an answer."""
 
     status: int
+
+
+Verdict = SettlementAnswer | SourceFailure
+Answer = Verdict | Exception | None
+Received = Callable[[Answer], None]
+Replied = Callable[[Envelope], None]
 
 
 class System(Closing):
@@ -94,13 +97,7 @@ class System(Closing):
             headers=[(CORRELATION_ID, str(envelope.headers[CORRELATION_ID]).encode())],
         )
 
-    def give_up(
-        self,
-        message: ExternalMessage,
-        reason: str,
-        received: Received,
-        answer: SettlementAnswer | SourceFailure = STORED,
-    ) -> None:
+    def give_up(self, message: ExternalMessage, reason: str, received: Received, answer: Verdict = STORED) -> None:
         """Store an unusable message as a dead letter; ``received`` gets ``answer``, or ``None`` if that fails."""
         log.warning("A message is a dead letter (%s): %s", message.identity, reason)
 
@@ -141,7 +138,7 @@ class System(Closing):
         stored.add_done_callback(published)
 
 
-def verdict(answer: Envelope, *, completed_by: str, live: bool) -> SettlementAnswer | SourceFailure:
+def verdict(answer: Envelope, *, completed_by: str, live: bool) -> Verdict:
     """Return the meaning of an answer, or of the end of the wait (``completed_by``), for settling its message."""
     if answer.topic.criterion == "acks":
         # a quorum may be reached although some have refused
@@ -170,7 +167,7 @@ def _replied(asked: InboundRequest, replied: Replied, received: Received, future
             log.warning("%s", error)
         return
     reply = future.result()
-    answer: SettlementAnswer | SourceFailure | None = None
+    answer: Verdict | None = None
     try:
         answer = verdict(reply.envelope, completed_by=reply.completed_by, live=request.live)
         replied(reply.envelope)

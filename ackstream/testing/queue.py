@@ -77,9 +77,8 @@ class QueueSystem(VirtualTime):
         """
         number = len(self._messages)
         arrival = Arrival(self.now, "messages", 0, number, 0, ttl_ms=ttl_ms)
-        self._messages[arrival.id] = Sample(
-            "publisher", topic, key, value, dict(headers or {}), self.now, number + 1, 0, number
-        )
+        own = dict(headers or {})
+        self._messages[arrival.id] = Sample("publisher", topic, key, value, own, self.now, number + 1, 0, number)
         self._queue.enqueue(arrival)
         self.settle()
         return arrival.id
@@ -92,11 +91,8 @@ class QueueSystem(VirtualTime):
     @property
     def dead_letters(self) -> list[tuple[Message, str]]:
         """The messages that were given up, each with the reason."""
-        return [
-            (self._messages[event.message], str(event.reason))
-            for event in self.events
-            if event.outcome == "dead-letter"
-        ]
+        given_up = (event for event in self.events if event.outcome == "dead-letter")
+        return [(self._messages[event.message], str(event.reason)) for event in given_up]
 
     def settle(self) -> None:
         """Deliver messages, and let the handlers work, until nothing moves."""

@@ -247,16 +247,11 @@ class RequestSystem(MemorySystem):
         chosen = headers.get(record_headers.REPLY_TO) or headers.get(record_headers.SPRING_REPLY_TOPIC)
         signal = SignalRecord(record.timestamp, record.partition, record.offset, text, record.value, chosen)
         for result in fold([signal], self.things, self.settings):
-            indexed = [
-                search_persisted(
-                    row.thing_id,
-                    row.correlation_id,
-                    ledger.reply_id(row.correlation_id, *record.coordinates),
-                    visible=row.visible,
-                )
-                for row in result.rows
-                if row.search_persisted
-            ]
-            for message in (*result.messages, *indexed):
+            messages = list(result.messages)
+            for row in result.rows:
+                if row.search_persisted:
+                    reply_id = ledger.reply_id(row.correlation_id, *record.coordinates)
+                    messages.append(search_persisted(row.thing_id, row.correlation_id, reply_id, visible=row.visible))
+            for message in messages:
                 written = [(name, value.encode()) for name, value in message.headers]
                 self.append(message.topic, message.value, message.key.encode(), written)

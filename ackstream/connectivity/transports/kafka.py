@@ -11,6 +11,7 @@ from typing import Any
 
 from kafka import TopicPartition, errors
 from kafka.structs import OffsetAndMetadata
+from msgspec import UNSET
 
 from ackstream.client.core.group import SESSION_MS, GroupMember
 from ackstream.client.core.messages import OffsetProgress, Work
@@ -170,9 +171,8 @@ def refused(error: BaseException) -> transport.Published:
     """Return the result of a record not stored: 500 if a retry may, else 400 (Ditto, ``KafkaExceptionConverter``)."""
     # unless a topic or record is at fault, or an address or header that Kafka cannot carry
     away = isinstance(error, errors.KafkaError) and not isinstance(error, _OF_TOPIC + clients.OF_RECORD)
-    return transport.not_published(
-        error, INTERNAL_ERROR if isinstance(error, errors.RetriableError) else BAD_REQUEST, away=away
-    )
+    status = INTERNAL_ERROR if isinstance(error, errors.RetriableError) else BAD_REQUEST
+    return transport.not_published(error, status, away=away)
 
 
 class _Aside(Confirms):
@@ -284,9 +284,8 @@ class KafkaPublisher(ConfirmingPublisher):
         }
 
     def _stored(self, done: Confirm, metadata: Any) -> None:
-        done(
-            transport.Published(OK, raw(record_metadata(metadata))) if self._debug else transport.Published(NO_CONTENT)
-        )
+        described = raw(record_metadata(metadata)) if self._debug else UNSET
+        done(transport.Published(OK if self._debug else NO_CONTENT, described))
 
 
 def shares_brokers(one: Kafka, other: Kafka) -> bool:

@@ -50,7 +50,6 @@ class Operation:
     event_parameters: tuple[str, ...] = ()
 
 
-_NOT_DELETED = ("/policyId",)
 _FEATURE = "/features/{featureId}"
 _PARTS = (
     "",
@@ -91,7 +90,7 @@ def _operations() -> Iterator[Operation]:
         yield Operation("GET", template, "retrieve", part, None, ("fields",), "events", shown)
         yield Operation("PUT", template, "modify", part, "json", events="request")
         yield Operation("PATCH", template, "merge", part, "merge-patch", events="request")
-        if part not in _NOT_DELETED:
+        if part != "/policyId":
             yield Operation("DELETE", template, "delete", part, events="request")
     search, count = "/search/things", "/search/things/count"
     yield Operation("GET", search, "search", "", None, SEARCH_PARAMETERS, "search", SEARCH_PARAMETERS)

@@ -146,17 +146,16 @@ def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> envelop
     topic = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
     kind = match.operation.kind
     if kind == "many":
-        return envelopes.Envelope(
-            topic, headers, "/", envelopes.raw({"thingIds": thing_ids(query)}), fields=fields_in(query)
-        )
+        wanted = envelopes.raw({"thingIds": thing_ids(query)})
+        return envelopes.Envelope(topic, headers, "/", wanted, fields=fields_in(query))
     given = {
         "filter": filter_in(query),
         "namespaces": pieces(query, "namespaces") or None,
         "options": options_in(query) or None,
         "fields": fields_in(query),
     }
-    wanted = {name: value for name, value in given.items() if value is not None}
-    return envelopes.Envelope(topic, headers, match.operation.template, envelopes.raw(wanted))
+    wanted = envelopes.raw({name: value for name, value in given.items() if value is not None})
+    return envelopes.Envelope(topic, headers, match.operation.template, wanted)
 
 
 def _form(kind: str, content_type: str, body: bytes) -> QueryParams:
@@ -165,9 +164,8 @@ def _form(kind: str, content_type: str, body: bytes) -> QueryParams:
     if body.count(b"&") >= MAX_FORM_PARAMETERS:
         raise errors.form_too_large(MAX_FORM_PARAMETERS)
     form = QueryParams(body)
-    check_parameters(
-        form, operations.SEARCH_PARAMETERS if kind == "search" else operations.COUNT_PARAMETERS, headers=False
-    )
+    known = operations.SEARCH_PARAMETERS if kind == "search" else operations.COUNT_PARAMETERS
+    check_parameters(form, known, headers=False)
     return form
 
 

@@ -39,9 +39,7 @@ _OF_TWIN: dict[str, frozenset[Kind]] = {
 _OF_LIVE = dict.fromkeys(_OF_TWIN, frozenset[Kind]()) | {
     names.CONDITION: frozenset({"create", "retrieve", "message", *_CHANGES})
 }
-_OF_SEVERAL_THINGS: frozenset[Kind] = frozenset(
-    {"many", "list", "search", "count", "messages", "whoami", "permissions"}
-)
+_OF_SEVERAL_THINGS = frozenset[Kind]({"many", "list", "search", "count", "messages", "whoami", "permissions"})
 _TO_DEVICES = frozenset(name for name in names.UNAVAILABLE_HEADERS if names.DEFINITIONS[name].written)
 """Headers for the twin alone that devices nevertheless get, and may follow; others end at the gateway."""
 
@@ -187,10 +185,8 @@ class AdmittedCommand:
         self._limit(live)
         live.headers[names.CORRELATION_ID] = self._new_id()
         reply = await self._exchange.ask(live)
-        if (
-            reply.status == errors.REQUEST_TIMEOUT
-            and query.headers.get(names.LIVE_CHANNEL_TIMEOUT_STRATEGY) == names.USE_TWIN
-        ):
+        strategy = query.headers.get(names.LIVE_CHANNEL_TIMEOUT_STRATEGY)
+        if reply.status == errors.REQUEST_TIMEOUT and strategy == names.USE_TWIN:
             question = twin()
             question.headers[names.TIMEOUT] = f"{SMART_EXTRA_MS}ms"
             return _marked(await self._exchange.ask(question), "twin", matched=True)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import count
 from typing import Any, Literal, get_args
-from urllib.parse import unquote_plus
+from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -152,8 +152,8 @@ def read_token(text: str) -> str | None:
 
 
 def _parameters(text: str) -> dict[str, str]:
-    pairs = (pair.partition("=") for pair in text.partition("?")[2].split("&"))
-    return {unquote_plus(name): unquote_plus(value) for name, _, value in pairs if name}
+    pairs = parse_qsl(text.partition("?")[2], keep_blank_values=True)
+    return {name: value for name, value in pairs if name}
 
 
 class Answering:
