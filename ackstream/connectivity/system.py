@@ -17,7 +17,6 @@ from ackstream.client import NotSentError, Reply, Requester, RequestTimeout, fie
 from ackstream.connectivity.inbound import InboundRequest
 from ackstream.connectivity.transports.transport import ExternalMessage
 from ackstream.kafka import clients
-from ackstream.kafka.clients import OF_RECORD, Closing, backoff
 from ackstream.observe.outcomes import Outcomes, RequestOutcome
 from ackstream.protocol.ditto.acknowledgements import is_success, read_issued
 from ackstream.protocol.ditto.connection_rules import SettlementAnswer
@@ -49,7 +48,7 @@ Received = Callable[[Answer], None]
 Replied = Callable[[Envelope], None]
 
 
-class System(Closing):
+class System(clients.Closing):
     """Sends the signals of sources; thread-safe. Callbacks run in client threads."""
 
     def __init__(self, kafka: Kafka) -> None:
@@ -195,7 +194,7 @@ def _not_sent(received: Received, error: BaseException) -> None:
     log.warning("A signal of a connection was not answered: %s", error)
     cause = error.__cause__ if isinstance(error, NotSentError) else error
     # any other may pass
-    received(cause if isinstance(cause, OF_RECORD) else None)
+    received(cause if isinstance(cause, clients.OF_RECORD) else None)
 
 
 REMEMBERED = 100_000
@@ -305,7 +304,7 @@ class Lanes:
         insort(lane.waiting, place)
         if tried:
             lane.trying, lane.attempts = None, lane.attempts + 1
-            lane.due = now + backoff(lane.attempts)
+            lane.due = now + clients.backoff(lane.attempts)
             for each in lane.waiting:
                 count, accepted = self._failures.get(each, (0, self._accepted))
                 self._failures[each] = count + (accepted != self._accepted), self._accepted

@@ -159,21 +159,16 @@ class _MemoryReader(TopicReader):
         self.stop.set()
 
 
+@dataclass(eq=False)
 class _MemoryLoop(Loop):
     """A step of a client; the system takes it when a record is stored and when time passes."""
 
+    _system: VirtualTime
+    _step: Callable[[], None]
+    _stop: threading.Event
+    _guard: Guard
+    due: Callable[[], float | None] = lambda: None
     inside = False
-
-    def __init__(
-        self,
-        system: VirtualTime,
-        step: Callable[[], None],
-        stop: threading.Event,
-        guard: Guard,
-        due: Callable[[], float | None] = lambda: None,
-    ) -> None:
-        self._system, self._step, self._stop, self._guard = system, step, stop, guard
-        self.due = due
 
     def start(self) -> None:
         self._system.loops.append(self)

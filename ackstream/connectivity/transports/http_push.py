@@ -17,7 +17,6 @@ import httpx
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.connectivity.transports import transport
-from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage
 from ackstream.kafka.clients import CLOSE_SECONDS
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR
 from ackstream.protocol.ditto.envelopes import decode_text, json_or_text, raw
@@ -66,7 +65,7 @@ class HttpPublisher(transport.TargetPublisher):
         self._url = connection.url
         self._timeout, self._unavailable = connection.timeout / 1000, connection.unavailable_statuses
         self._halted, self._closed = threading.Event(), threading.Event()
-        self._queue: SimpleQueue[tuple[OutgoingMessage, Confirm, float] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[transport.OutgoingMessage, transport.Confirm, float] | None] = SimpleQueue()
         # by address: when the worker knew of the last request that was not accepted
         self._failed: dict[str, float] = {}
         context, user = (connection.tls or Tls()).client_context(), connection.username
@@ -111,7 +110,7 @@ class HttpPublisher(transport.TargetPublisher):
         """Quote characters that end the path or separate parameters; slashes stay, as in ``{{ topic:full }}``."""
         return quote(text, safe="/:@") or _EMPTY
 
-    def publish(self, message: OutgoingMessage, done: Confirm) -> None:
+    def publish(self, message: transport.OutgoingMessage, done: transport.Confirm) -> None:
         """Send a request; see :class:`.TargetPublisher`."""
         self._queue.put((message, done, time.monotonic()))
 
@@ -154,7 +153,7 @@ class HttpPublisher(transport.TargetPublisher):
                 if line.until < time.monotonic():
                     line.end()
 
-    def _published(self, line: _Line, message: OutgoingMessage) -> transport.Published:
+    def _published(self, line: _Line, message: transport.OutgoingMessage) -> transport.Published:
         line.until = until = time.monotonic() + self._timeout
         try:
             return self._request(line, message)
@@ -168,7 +167,7 @@ class HttpPublisher(transport.TargetPublisher):
         finally:
             line.until = float("inf")
 
-    def _request(self, line: _Line, message: OutgoingMessage) -> transport.Published:
+    def _request(self, line: _Line, message: transport.OutgoingMessage) -> transport.Published:
         verb, _, address = message.address.partition(":")
         path, mark, query = address.partition("?")
         if leaves(path):
@@ -176,9 +175,8 @@ class HttpPublisher(transport.TargetPublisher):
             raise ValueError(f"The path {path} has a segment that is empty, '.' or '..'.")
         where = (path + mark + query).replace(_EMPTY, "")
         content, options = None if verb == "GET" else message.payload, {"trace": line.trace}
-        with line.client.stream(
-            verb, where, content=content, headers=carried(message.headers), extensions=options
-        ) as response:
+        headers = carried(message.headers)
+        with line.client.stream(verb, where, content=content, headers=headers, extensions=options) as response:
             headers, body = dict(response.headers), b""
             for part in response.iter_raw():
                 body += part

@@ -20,7 +20,6 @@ from ackstream.connectivity.transports.brokers import DELIVERY_SECONDS, REMEMBER
 from ackstream.connectivity.transports.transport import Confirm, OutgoingMessage, Receiver
 from ackstream.errors import AckstreamError, StartError
 from ackstream.kafka import clients
-from ackstream.kafka.clients import RESEND_SECONDS
 from ackstream.kafka.reader import POLL_MS, TopicReader
 from ackstream.kafka.topics import system_topics
 from ackstream.protocol.ditto.acknowledgements import INTERNAL_ERROR, OK
@@ -208,7 +207,7 @@ class KafkaPublisher(ConfirmingPublisher):
         return list(self._waiting.values())
 
     def _turn(self) -> None:
-        self._arrived.wait(RESEND_SECONDS)
+        self._arrived.wait(clients.RESEND_SECONDS)
         self._arrived.clear()
         while self._accepted:
             self._send(*self._accepted.popleft())
@@ -256,7 +255,7 @@ class KafkaPublisher(ConfirmingPublisher):
             problem = errors.KafkaTimeoutError("The topic did not become usable in time.")
         # a broker that has just started may not know a topic
         refuses = isinstance(problem, _OF_TOPIC) and (aside.asked or not isinstance(problem, UnknownTopicError))
-        aside.asked, aside.look_at = True, now + RESEND_SECONDS
+        aside.asked, aside.look_at = True, now + clients.RESEND_SECONDS
         if problem is None:
             self._usable[topic] = None
         elif not (late or refuses):

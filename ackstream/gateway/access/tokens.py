@@ -160,7 +160,7 @@ class RemoteKeys(Closing):
         self._thread.join(FETCH_SECONDS)
 
     def _run(self) -> None:
-        pause = 0.0
+        pause, name = 0.0, self._issuer.issuer
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._fetched is not None, pause)
@@ -173,15 +173,13 @@ class RemoteKeys(Closing):
                 self.current = self._fetch(self._issuer)
                 pause = RENEW_SECONDS
                 if not self._working:
-                    log.info("The keys of the issuer %s can be fetched again.", self._issuer.issuer)
+                    log.info("The keys of the issuer %s can be fetched again.", name)
                 self._working = True
             except ValueError as error:
                 pause = DISTANCE_SECONDS
                 if self._working:
                     kept = "those fetched last are used" if len(self.current) else "its tokens are refused with 503"
-                    log.warning(
-                        "The keys of the issuer %s cannot be fetched: %s; %s.", self._issuer.issuer, error, kept
-                    )
+                    log.warning("The keys of the issuer %s cannot be fetched: %s; %s.", name, error, kept)
                 self._working = False
             with self._changed:
                 self._end()
@@ -201,8 +199,7 @@ def _begun() -> Future[None]:
 
 def fetch_keys(issuer: Issuer) -> KeySet:
     """Fetch an issuer's keys, by its discovery document or the URL of the settings; ``ValueError`` has the reason."""
-    context = Tls(ca=issuer.ca).client_context()
-    with httpx.Client(verify=context, timeout=FETCH_SECONDS) as client:
+    with httpx.Client(verify=Tls(ca=issuer.ca).client_context(), timeout=FETCH_SECONDS) as client:
         url = issuer.jwks_url or _discover(client, issuer.issuer)
         try:
             return read_key_set(_get(client, url), published=True)

@@ -33,6 +33,7 @@ from ackstream.protocol.ditto.twin.subscriptions import Publication, subscriptio
 from ackstream.protocol.ditto.twin.things import check_id, merged, select_of_thing
 from ackstream.protocol.errors import DittoError, option_invalid
 
+Block = AbstractContextManager[None]
 HEARTBEAT_SECONDS = 10.0
 """Interval of comments on an idle stream: proxies close connections that are quiet for a minute."""
 
@@ -45,8 +46,7 @@ _LINE_END = re.compile("\r\n|\r|\n")
 
 def accepts_events(request: Request) -> bool:
     """Return whether the client names the media type of server-sent events; a wildcard does not."""
-    ranges = request.headers.get("accept", "").split(",")
-    return any(media_type(found) == EVENT_STREAM for found in ranges)
+    return any(media_type(kind) == EVENT_STREAM for kind in request.headers.get("accept", "").split(","))
 
 
 def frame(data: str, *, event: str | None = None, identity: str | None = None) -> str:
@@ -61,11 +61,7 @@ class EventResponse(StreamingResponse):
     """Sends events and heartbeats while the client is connected, and has the right to them."""
 
     def __init__(
-        self,
-        frames: AsyncIterator[str],
-        correlation_id: str,
-        signed_in: Callable[..., SignedIn],
-        *around: AbstractContextManager[None],
+        self, frames: AsyncIterator[str], correlation_id: str, signed_in: Callable[..., SignedIn], *around: Block
     ) -> None:
         """Send ``frames``; ``around`` are entered before the response begins, and may raise ``DittoError``."""
         self._signed_in, self._around = signed_in, around
@@ -262,11 +258,7 @@ class SearchEvents:
     """The things that a search finds, page by page; the id of an event is that of the thing."""
 
     def __init__(
-        self,
-        exchange: Exchange,
-        command: Envelope,
-        new_id: Callable[[], str],
-        limit: Callable[[], AbstractContextManager[None]],
+        self, exchange: Exchange, command: Envelope, new_id: Callable[[], str], limit: Callable[[], Block]
     ) -> None:
         """Search; ``limit`` counts a search for a block, or raises 429."""
         self._exchange, self._command, self._new_id, self._limit = exchange, command, new_id, limit

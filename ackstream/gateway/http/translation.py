@@ -17,7 +17,6 @@ from starlette.requests import HTTPConnection
 
 from ackstream.gateway import errors
 from ackstream.gateway.http import operations
-from ackstream.gateway.http.operations import Match
 from ackstream.protocol.ditto import envelopes
 from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.correlation_ids import unguessable
@@ -102,7 +101,7 @@ def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: boo
 
 
 def command(
-    match: Match, headers: dict[str, Any], query: QueryParams, content_type: str, body: bytes
+    match: operations.Match, headers: dict[str, Any], query: QueryParams, content_type: str, body: bytes
 ) -> envelopes.Envelope:
     """Convert a request to a command or message; raises 400, or 415 for an unsupported media type."""
     kind = match.operation.kind
@@ -128,7 +127,7 @@ def command(
     return envelopes.Envelope(topic, given, match.path, value, fields=fields)
 
 
-def subscribed(match: Match, correlation_id: str) -> envelopes.Envelope:
+def subscribed(match: operations.Match, correlation_id: str) -> envelopes.Envelope:
     """Describe a stream of server-sent events by a message that is received on it; raises 400 for an invalid id."""
     topic = ("live", "messages") if match.operation.events == "messages" else ("twin", "events")
     thing_id = match.values.get("thingId")
@@ -142,7 +141,7 @@ def _topic(thing_id: str, channel: str, criterion: str, **more: str) -> TopicPat
     return TopicPath(namespace, name, "things", channel, criterion, **more)
 
 
-def _query(match: Match, headers: dict[str, Any], query: QueryParams) -> envelopes.Envelope:
+def _query(match: operations.Match, headers: dict[str, Any], query: QueryParams) -> envelopes.Envelope:
     topic = TopicPath("_", "_", "things", "twin", "commands", "retrieve")
     kind = match.operation.kind
     if kind == "many":
@@ -207,7 +206,7 @@ def options_in(query: QueryParams) -> list[str]:
     return [part if part.endswith(")") else f"{part})" for part in parts]
 
 
-def _message(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> envelopes.Envelope:
+def _message(match: operations.Match, headers: dict[str, Any], content_type: str, body: bytes) -> envelopes.Envelope:
     subject = match.values.get("subject", "claim")
     topic = _topic(match.values["thingId"], "live", "messages", subject=subject)
     headers[names.CHANNEL] = "live"
@@ -241,7 +240,7 @@ def is_json(kind: str) -> bool:
     return kind == envelopes.JSON_CONTENT_TYPE or kind.endswith("+json")
 
 
-def _json_body(match: Match, headers: dict[str, Any], content_type: str, body: bytes) -> Raw:
+def _json_body(match: operations.Match, headers: dict[str, Any], content_type: str, body: bytes) -> Raw:
     kind = media_type(content_type)
     if match.operation.body == "merge-patch":
         if kind != operations.MERGE_PATCH:

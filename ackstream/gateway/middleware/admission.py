@@ -250,9 +250,8 @@ class OpenCounts:
         self._limits = [(quota, limit) for quota, limit in limits if limit]
         self._open = ConcurrencyCounter()
 
-    def one(self, subjects: Iterable[str]) -> AbstractContextManager[None]:
+    def one(self, subjects: tuple[str, ...]) -> AbstractContextManager[None]:
         """Count one more for the block, once in each quota that names a subject; raises 429 if one is full."""
-        subjects = tuple(subjects)
         most = {quota.name: limit for quota, limit in self._limits if quota.has_subject(subjects)}
         return self._open.one(most, lambda name, limit: errors.quota_exhausted(name, limit, self._kind))
 

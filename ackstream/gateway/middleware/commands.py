@@ -28,7 +28,6 @@ from ackstream.protocol.ditto.requests import check_available
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.permissions import Kind, conceal, restrict
 from ackstream.protocol.durations import Duration
-from ackstream.protocol.errors import DittoError
 
 _CHANGES: frozenset[Kind] = frozenset({"modify", "merge", "delete"})
 _OF_TWIN: dict[str, frozenset[Kind]] = {
@@ -42,8 +41,6 @@ _OF_LIVE = dict.fromkeys(_OF_TWIN, frozenset[Kind]()) | {
 _OF_SEVERAL_THINGS = frozenset[Kind]({"many", "list", "search", "count", "messages", "whoami", "permissions"})
 _TO_DEVICES = frozenset(name for name in names.UNAVAILABLE_HEADERS if names.DEFINITIONS[name].written)
 """Headers for the twin alone that devices nevertheless get, and may follow; others end at the gateway."""
-
-_MATCHED = "live-channel-condition-matched"
 
 
 def is_live(command: Envelope) -> bool:
@@ -74,7 +71,7 @@ def _reaches_devices(kind: str, headers: Mapping[str, Any], *, live: bool) -> bo
     return live or kind == "message" or headers.get(names.CHANNEL) == "live"
 
 
-def _unfit(kind: str, headers: Mapping[str, Any], *, live: bool) -> dict[str, DittoError]:
+def _unfit(kind: str, headers: Mapping[str, Any], *, live: bool) -> dict[str, errors.DittoError]:
     live = _reaches_devices(kind, headers, live=live)
     reasons = {}
     if live or kind != "retrieve":
@@ -204,12 +201,12 @@ class AdmittedCommand:
         if not reply.ok:
             problem = reply.value if isinstance(reply.value, dict) else {}
             error, message = (str(problem.get(name, "")) for name in ("error", "message"))
-            raise DittoError(reply.status, error, message, problem.get("description"), problem.get("href"))
+            raise errors.DittoError(reply.status, error, message, problem.get("description"), problem.get("href"))
         return True
 
 
 def _marked(reply: Reply, channel: str, *, matched: bool) -> Reply:
-    reply.envelope.headers |= {_MATCHED: matched, names.CHANNEL: channel}
+    reply.envelope.headers |= {"live-channel-condition-matched": matched, names.CHANNEL: channel}
     return reply
 
 

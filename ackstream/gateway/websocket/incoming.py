@@ -54,9 +54,7 @@ class Incoming(msgspec.Struct, frozen=True):
 def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collection[str], new_id: str) -> Incoming:
     """Read a message, with headers to forward or for a search's answers, over those ``given``; raises 400, 405, 501."""
     taken = names.taken_headers(envelope.headers)
-    sent = {
-        (names.CORRELATION_ID if name.lower() == names.CORRELATION_ID else name): value for name, value in taken.items()
-    }
+    sent = {(name.lower() if name.lower() == names.CORRELATION_ID else name): value for name, value in taken.items()}
     if envelope.topic.criterion == "messages":
         sent = _of_message(sent, envelope)
     if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
@@ -152,8 +150,7 @@ def read_token(text: str) -> str | None:
 
 
 def _parameters(text: str) -> dict[str, str]:
-    pairs = parse_qsl(text.partition("?")[2], keep_blank_values=True)
-    return {name: value for name, value in pairs if name}
+    return {name: value for name, value in parse_qsl(text.partition("?")[2], keep_blank_values=True) if name}
 
 
 class Answering:

@@ -162,7 +162,7 @@ def test_topics_that_are_unknown_or_have_no_leader_hold_back_no_others(monkeypat
     playing.codes = dict.fromkeys(names, UNKNOWN_TOPIC) | {"headless": NO_LEADER}
     assert playing.publish(*names, *names, "headless", "good", turns=1) == [(204, False)]
     # neither the producer nor the thread has waited
-    assert playing.now < 100.0 + 2 * kafka.RESEND_SECONDS
+    assert playing.now < 100.0 + 2 * kafka.clients.RESEND_SECONDS
     assert playing.sent == ["good"]
     assert playing.publish()[1:] == [(500, False)] * 200
     # two looks at all of them, however many the names and the messages are
