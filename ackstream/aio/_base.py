@@ -24,8 +24,6 @@ from ackstream.client.errors import FlushTimeout
 from ackstream.errors import PreconditionNotMetError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 log = logging.getLogger(__name__)
@@ -235,9 +233,7 @@ class AsyncClient(Generic[C]):
                 self._entered.set()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         # the error of the block is not hidden by that of its end
         with nullcontext() if error is None else suppress(FlushTimeout):
             await self.close()

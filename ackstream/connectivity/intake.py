@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -142,13 +143,10 @@ class Intake:
 
     def turn(self, timeout: float = 0.0) -> None:
         """Process received answers; see :class:`.Receiver`."""
-        try:
-            entry = self._received.get(timeout=timeout) if timeout > 0 else self._received.get_nowait()
+        with suppress(Empty):
+            self._note(*self._received.get(timeout > 0, timeout))
             while True:
-                self._note(*entry)
-                entry = self._received.get_nowait()
-        except Empty:
-            pass
+                self._note(*self._received.get_nowait())
         late, self._late = self._late, []
         for part in late:
             if part.collector in self._open:

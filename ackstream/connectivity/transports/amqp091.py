@@ -20,7 +20,6 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker, ProtocolSyntaxErro
 from pika.spec import PERSISTENT_DELIVERY_MODE, Basic
 
 from ackstream.connectivity.transports import brokers, transport
-from ackstream.connectivity.transports.brokers import BrokerLink, ConfirmingPublisher, Confirms, PushedSource
 from ackstream.connectivity.transports.transport import Receiver
 from ackstream.errors import StartError, UnreachableError
 from ackstream.protocol.ditto.acknowledgements import OK
@@ -67,7 +66,7 @@ def parameters(connection: Amqp091Connection) -> ConnectionParameters:
     return found
 
 
-class _Link(BrokerLink):
+class _Link(brokers.BrokerLink):
     def __init__(self, connection: Amqp091Connection, opened: Callable[[Any], None]) -> None:
         """Begin to connect; ``opened`` is called with the connection of pika."""
         super().__init__(connection)
@@ -113,7 +112,7 @@ class _Link(BrokerLink):
 _BY_SENDER = re.compile(r"source:address|header:amqp\.routing-key")
 
 
-class Amqp091Source(PushedSource):
+class Amqp091Source(brokers.PushedSource):
     """Consumes the queues of a source, each with its share of the messages in flight."""
 
     def __init__(
@@ -173,12 +172,12 @@ class Amqp091Source(PushedSource):
         self._arrived.append((method.delivery_tag, external_message(method, properties, body), delivered))
 
 
-class Amqp091Publisher(ConfirmingPublisher):
+class Amqp091Publisher(brokers.ConfirmingPublisher):
     """Publishes persistent messages with confirms."""
 
     def __init__(self, connection: Amqp091Connection, _own: Kafka) -> None:
         super().__init__(connection.id)
-        self._id, self._confirms = connection.id, Confirms()
+        self._id, self._confirms = connection.id, brokers.Confirms()
         # delivery tags begin with 1 on each channel; a message id must not repeat
         self._returned: set[int] = set()
         self._refused: set[int] = set()
@@ -190,7 +189,7 @@ class Amqp091Publisher(ConfirmingPublisher):
         self._link.wait(lambda: self._channels > 0, ANSWER_SECONDS)
         self._thread.start()
 
-    def _unconfirmed(self) -> list[Confirms]:
+    def _unconfirmed(self) -> list[brokers.Confirms]:
         return [self._confirms]
 
     def _wake(self) -> None:

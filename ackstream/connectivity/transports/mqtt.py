@@ -99,11 +99,9 @@ class MqttSource(transport.MessageSource):
         # a message may come before SUBACK, and fill the client
         self._joined.set()
         while not self._closing.is_set():
-            try:
+            with suppress(Full):
                 self._queue.put((self._session, message), timeout=POLL_SECONDS)
-            except Full:
-                continue
-            return
+                return
 
     # called in the source thread
 
@@ -134,9 +132,8 @@ class MqttSource(transport.MessageSource):
         read = external_message(message)
         if not any(topic_matches_sub(subscribed, message.topic) for subscribed in self._filters):
             # of a session that had other addresses, or was another source's, with other rights
-            read = msgspec.structs.replace(
-                read, unreadable="its topic is not an address of the source: unsubscribe it at the broker"
-            )
+            problem = "its topic is not an address of the source: unsubscribe it at the broker"
+            read = msgspec.structs.replace(read, unreadable=problem)
         able = message.qos > 0 and self._connection.reconnect_for_redelivery
         self._intake.take(read, partial(self._settle, taken), delivered=int(message.dup), able=able)
 
@@ -228,18 +225,18 @@ class MqttPublisher(transport.TargetPublisher):
             done(result)
 
 
+_PROPERTIES = {CORRELATION_ID: "CorrelationData", REPLY_TO: "ResponseTopic", CONTENT_TYPE: "ContentType"}
+"""The properties of a message of MQTT 5 that are headers."""
+
+
 def external_message(message: MQTTMessage) -> transport.ExternalMessage:
     """Convert a message, with headers ``mqtt.topic``, ``mqtt.qos``, ``mqtt.retain`` and its properties of MQTT 5."""
     headers = {TOPIC: message.topic, QOS: str(message.qos), RETAIN: str(message.retain).lower()}
     properties = message.properties
     if properties is not None:
-        named = {
-            CORRELATION_ID: getattr(properties, "CorrelationData", b"").decode("utf-8", "replace"),
-            REPLY_TO: getattr(properties, "ResponseTopic", ""),
-            CONTENT_TYPE: getattr(properties, "ContentType", ""),
-        }
+        named = {header: getattr(properties, attribute, "") for header, attribute in _PROPERTIES.items()}
         own = {name.lower(): value for name, value in getattr(properties, "UserProperty", ())}
-        headers = own | {name: value for name, value in named.items() if value} | headers
+        headers = own | {name: transport.property_text(value) for name, value in named.items() if value} | headers
     return transport.ExternalMessage(str(uuid.uuid4()), headers, bytes(message.payload), address=message.topic)
 
 
@@ -247,12 +244,9 @@ def publish_properties(headers: dict[str, str]) -> Properties:
     """Return the properties of a message to publish with MQTT 5; raise if a value has more than 65,535 bytes."""
     others = {name: value for name, value in headers.items() if name not in (TOPIC, QOS, RETAIN)}
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # of paho
-    if correlation_id := others.pop(CORRELATION_ID, ""):
-        properties.CorrelationData = correlation_id.encode()
-    if reply_to := others.pop(REPLY_TO, ""):
-        properties.ResponseTopic = reply_to
-    if kind := others.pop(CONTENT_TYPE, ""):
-        properties.ContentType = kind
+    for header, attribute in _PROPERTIES.items():
+        if text := others.pop(header, ""):
+            setattr(properties, attribute, text.encode() if header == CORRELATION_ID else text)
     if others:
         properties.UserProperty = list(others.items())
     # an error later would end the thread of the client, which keeps the message and packs it again

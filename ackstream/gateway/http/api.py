@@ -60,11 +60,8 @@ def expect(command: Envelope, settings: Gateway) -> Expectation:
         command.headers[TIMEOUT] = str(waited // 1000) if waited % 1000 == 0 else f"{waited}ms"
     else:
         command.headers.setdefault(TIMEOUT, f"{most}ms" if most % 1000 else f"{most // 1000}s")
-    return Expectation(
-        bool(headers.get(RESPONSE_REQUIRED, True)),
-        signal_defaults.waits_for_acks(kind, headers.get(REQUESTED_ACKS) or ()),
-        waited,
-    )
+    acks = signal_defaults.waits_for_acks(kind, headers.get(REQUESTED_ACKS) or ())
+    return Expectation(bool(headers.get(RESPONSE_REQUIRED, True)), acks, waited)
 
 
 class Api:
@@ -107,30 +104,27 @@ class Api:
             return await self._stream(request, match, identity)
         if match.operation.kind == "many" and "ids" not in request.query_params:
             match = Match(LIST, {})
-        operation = match.operation
-        many = operation.kind == "many"
-        translation.check_parameters(request.query_params, OF_MANY if many else operation.parameters)
-        client_id, given = self._headers(request, operation.kind, subjects)
-        if operation.kind == "messages":
+        operation, kind = match.operation, match.operation.kind
+        translation.check_parameters(request.query_params, OF_MANY if kind == "many" else operation.parameters)
+        client_id, given = self._headers(request, kind, subjects)
+        if kind == "messages":
             raise not_acceptable()
         content_type = request.headers.get("content-type", "")
         # a page may send other media types without a preflight request, but not JSON
         foreign = operation.body == "json" and "origin" in request.headers
         body = b"" if operation.body is None else await read_body(self._dependencies, request, only_json=foreign)
-        if operation.kind in ("whoami", "permissions"):
-            whoami, access = operation.kind == "whoami", self._dependencies.access
+        if kind in ("whoami", "permissions"):
+            whoami, access = kind == "whoami", self._dependencies.access
             found = responses.named(subjects) if whoami else check_permissions(access, subjects, body)
             return responses.of_value(found, client_id)
         query = request.query_params
-        if operation.kind == "create":
+        if kind == "create":
             # the last value counts: this one is the default
             query = QueryParams([("namespace", self._settings.default_namespace), *query.multi_items()])
         asked = translation.command(match, given, query, content_type, body)
         expectation = expect(asked, self._settings)
-        with self._dependencies.audit.attempt(Sender.of(request, subjects), operation.kind, asked) as attempt:
-            admitted = await admit(
-                self._dependencies, subjects, operation.kind, asked, lambda: attempt.sent(wire_id(client_id))
-            )
+        with self._dependencies.audit.attempt(Sender.of(request, subjects), kind, asked) as attempt:
+            admitted = await admit(self._dependencies, subjects, kind, asked, lambda: attempt.sent(wire_id(client_id)))
         if not expectation.response:
             return await self._settle(admitted, expectation, client_id)
         if operation.events == "request" and event_streams.accepts_events(request):
@@ -138,9 +132,9 @@ class Api:
             return event_streams.EventResponse(
                 events.frames(), client_id, *self._around(request, identity), events.open()
             )
-        with limits.search(subjects[0]) if operation.kind in _SEARCHES else nullcontext():
+        with limits.search(subjects[0]) if kind in _SEARCHES else nullcontext():
             reply = await admitted.ask()
-        if operation.kind == "list" and reply.ok:
+        if kind == "list" and reply.ok:
             response = responses.of_list(reply, request.url, request.query_params, client_id)
         else:
             response = responses.of_reply(reply, asked, client_id)

@@ -33,7 +33,6 @@ from ackstream.settings.gateway import ROLE
 log = logging.getLogger(__name__)
 
 OK, CREATED, ACCEPTED, NO_CONTENT, BAD_GATEWAY = 200, 201, 202, 204, 502
-_BODILESS = (NO_CONTENT, NOT_MODIFIED)
 _LOCATION = "location"
 _SHOWN = frozenset(name for name, definition in DEFINITIONS.items() if definition.written) - {
     CONTENT_TYPE,
@@ -157,7 +156,7 @@ def _answer(
         return of_error(status_refused(status), shown.get(CORRELATION_ID))
     if location is not None:
         shown[_LOCATION] = location
-    if status in _BODILESS or value is UNSET:
+    if status in (NO_CONTENT, NOT_MODIFIED) or value is UNSET:
         return Response(None, status, shown)
     kind = media_type(content_type)
     if is_json(kind):

@@ -55,7 +55,6 @@ _BY_PROXIES = (
     "x-ms-",
 )  # fmt: skip
 MAX_FORM_PARAMETERS = 1_000
-_SCHEMA_VERSION = 2
 
 
 def new_id() -> str:
@@ -105,7 +104,7 @@ def command(
 ) -> envelopes.Envelope:
     """Convert a request to a command or message; raises 400, or 415 for an unsupported media type."""
     kind = match.operation.kind
-    given = {**headers, "version": _SCHEMA_VERSION}
+    given = {**headers, "version": 2}
     if kind in ("many", "list", "search", "count"):
         return _query(match, given, _form(kind, content_type, body) if match.operation.body == "form" else query)
     if kind == "message":

@@ -28,8 +28,6 @@ from ackstream.protocol.ditto.envelopes import Envelope, encode
 from ackstream.protocol.ditto.requests import message_headers
 from ackstream.protocol.ditto.twin import permissions, searches, subscriptions
 from ackstream.protocol.ditto.twin.access import Access
-from ackstream.protocol.ditto.twin.permissions import Kind, addresses_subject, check_address, kind_of
-from ackstream.protocol.ditto.twin.subscriptions import Publication, Stream, Subscription, stream_of
 from ackstream.protocol.durations import Duration
 from ackstream.protocol.errors import DittoError, unknown_path, unknown_topic_path
 from ackstream.settings import Correlate
@@ -47,7 +45,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
     what: Literal["request", "search", "answer", "event"]
     envelope: Envelope
-    kind: Kind = "modify"
+    kind: permissions.Kind = "modify"
     response: bool = False
 
 
@@ -60,7 +58,7 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
     if envelope.status is not None or envelope.topic.criterion in ("acks", "errors"):
         envelope.headers = sent
         check_answer(envelope, declared, "Only acknowledgements and live responses can be sent as answers.")
-        if envelope.topic.criterion == "messages" and not addresses_subject(envelope):
+        if envelope.topic.criterion == "messages" and not permissions.addresses_subject(envelope):
             raise unknown_path(envelope.path)
         envelope.value = taken_entries(envelope)
         return Incoming("answer", envelope)
@@ -75,11 +73,11 @@ def read_incoming(envelope: Envelope, given: Mapping[str, Any], declared: Collec
     # a null in the message removes a header of the connection
     inherited = _INHERITED - {name.lower() for name in sent}
     defaults = {name: value for name, value in given.items() if name in inherited}
-    if stream_of(envelope) == "live-events":
+    if subscriptions.stream_of(envelope) == "live-events":
         envelope.headers = with_defaults("event", own, defaults, live=True)
         check_headers("event", envelope.headers, live=True)
         return Incoming("event", envelope)
-    operation = kind_of(envelope)
+    operation = permissions.kind_of(envelope)
     envelope.headers = with_defaults(operation, own, defaults, live=envelope.topic.channel == "live")
     return _request(operation, envelope)
 
@@ -91,7 +89,7 @@ def _of_message(headers: Mapping[str, Any], message: Envelope) -> dict[str, Any]
     return {name: value for name, value in named.items() if name.lower() in own or not name.lower().startswith(_PART)}
 
 
-def _request(operation: Kind, envelope: Envelope) -> Incoming:
+def _request(operation: permissions.Kind, envelope: Envelope) -> Incoming:
     user = envelope.headers
     kind = signal_defaults.signal_kind(envelope.topic, user)
     if kind is None or kind in ("other", "otherQuery"):
@@ -99,7 +97,7 @@ def _request(operation: Kind, envelope: Envelope) -> Incoming:
     if operation in ("search", "count"):
         # a search comes as one, page by page
         raise unknown_path(envelope.path)
-    check_address(operation, envelope)
+    permissions.check_address(operation, envelope)
     headers = signal_defaults.effective_headers(kind, user)
     signal_defaults.check_combination("WebSocket", kind, headers)
     timeout = user.get(names.TIMEOUT)
@@ -115,7 +113,7 @@ class Control(msgspec.Struct, frozen=True):
     name: str
     parameters: dict[str, str]
 
-    def change(self) -> tuple[Stream, Subscription | None]:
+    def change(self) -> tuple[subscriptions.Stream, subscriptions.Subscription | None]:
         """Return the stream and its wanted subscription, ``None`` to end it; raises 400, 501 without such a stream."""
         stream = _CONTROLS[self.name]
         if stream is None:
@@ -129,10 +127,10 @@ class Control(msgspec.Struct, frozen=True):
         return stream, subscriptions.subscription_of(stream, self.parameters)
 
 
-_CONTROLS: dict[str, Stream | None] = {
+_CONTROLS: dict[str, subscriptions.Stream | None] = {
     f"{verb}-SEND-{name.upper()}": None if name == "policy-announcements" else name
     for verb in ("START", "STOP")
-    for name in (*get_args(Stream), "policy-announcements")
+    for name in (*get_args(subscriptions.Stream), "policy-announcements")
 }
 _OF_CONTROLS = (*subscriptions.PARAMETERS, names.CORRELATION_ID)
 _TOKEN = "JWT-TOKEN"  # noqa: S105 - the name of the message
@@ -160,7 +158,7 @@ class Answering:
         self._access, self._limits = access, limits
         self._sent = ForwardedIds(signal_defaults.STREAM_TIMEOUT_MS / 1000)
 
-    def send(self, signal: Publication) -> str:
+    def send(self, signal: subscriptions.Publication) -> str:
         """Return the correlation-id under which the client is sent a signal that it may answer."""
         limits = self._limits
         timeout = min(signal.timeout_ms or signal_defaults.STREAM_TIMEOUT_MS, limits.max_timeout)
