@@ -314,9 +314,8 @@ def published_reply(
     if CORRELATION_ID in asked:
         headers[CORRELATION_ID] = asked[CORRELATION_ID]
     named = msgspec.structs.replace(answer, headers=headers)
-    return transport.outgoing(
-        named, target.address, target.header_mapping, connection_id, further=transport.text_headers(asked)
-    )
+    further = transport.text_headers(asked)
+    return transport.outgoing(named, target.address, target.header_mapping, connection_id, further=further)
 
 
 def published_error(refused: RejectedSignal, target: ReplyTarget | None, connection_id: str) -> OutgoingMessage | None:

@@ -209,9 +209,8 @@ class Certificates:
     def ended(self, transport: asyncio.BaseTransport) -> bool:
         """Return whether the certificate of a client has expired, or the authorities of clients have changed since."""
         shown = transport.get_extra_info("peercert")
-        return bool(shown) and (
-            transport.get_extra_info("sslcontext") not in self.contexts or _seconds(shown["notAfter"]) <= time.time()
-        )
+        kept = transport.get_extra_info("sslcontext") in self.contexts
+        return bool(shown) and (not kept or _seconds(shown["notAfter"]) <= time.time())
 
     def renew(self) -> None:
         """Read all files; ``SettingsError``: one of them is missing or unfit."""

@@ -13,6 +13,7 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
+from msgspec import UNSET
 
 from ackstream.client.parties.receivers import Responder, Subscriber
 from ackstream.client.parties.signals import record_correlation_id
@@ -78,11 +79,8 @@ def headers_of(emission: Emission) -> list[tuple[str, bytes]]:
     if emission.reply_id is None:
         return [] if emission.reason is None else [(record_headers.REASON, emission.reason.encode())]
     own, repeated = record_headers.reply_record_headers(partial(getattr, emission), PROTOCOL_CONTENT_TYPE)
-    return [
-        (name, value.encode() if isinstance(value, str) else value)
-        for name, value in (own | repeated).items()
-        if value is not None
-    ]
+    found = {name: value for name, value in (own | repeated).items() if value is not None}
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in found.items()]
 
 
 def _json_headers(value: bytes | None) -> dict[str, Any]:
@@ -174,16 +172,10 @@ class RequestSystem(MemorySystem):
         return self.feed("signals", encode(command), key=command.topic.thing_id.encode())
 
     def acknowledge(
-        self,
-        correlation_id: str,
-        label: str,
-        status: int = 200,
-        *,
-        thing_id: str = UNKNOWN_THING,
-        payload: Any = msgspec.UNSET,
+        self, correlation_id: str, label: str, status: int = 200, *, thing_id: str = UNKNOWN_THING, payload: Any = UNSET
     ) -> TopicRecord:
         """Write an acknowledgement of a request's thing, or of a record, to ``acks``; ``payload`` is any JSON value."""
-        value = payload if payload is msgspec.UNSET else raw(payload)
+        value = payload if payload is UNSET else raw(payload)
         ack = acknowledgement(label, status, value, {CORRELATION_ID: correlation_id})
         return self.feed("acks", encode(write_ack(ack, thing_id)), key=thing_id.encode())
 

@@ -174,10 +174,9 @@ def _plain(value: Any) -> Any:
 
 def proton_message(message: OutgoingMessage) -> Message:
     """Return a durable message: headers of properties are those, all others application properties."""
-    named = {
-        attribute: message.headers[header] for header, attribute in _PROPERTIES.items() if header in message.headers
-    }
-    others = {name: value for name, value in message.headers.items() if name not in _PROPERTIES}
+    headers = message.headers
+    named = {attribute: headers[header] for header, attribute in _PROPERTIES.items() if header in headers}
+    others = {name: value for name, value in headers.items() if name not in _PROPERTIES}
     try:
         # a text, as JMS clients send it
         body: str | bytes = message.payload.decode()

@@ -60,11 +60,8 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 def text_headers(headers: Mapping[str, Any]) -> dict[str, str]:
     """Convert the headers of a signal to strings, for placeholders and transports."""
-    return {
-        name.lower(): value if isinstance(value, str) else json_text(value)
-        for name, value in headers.items()
-        if value is not None
-    }
+    given = ((name.lower(), value) for name, value in headers.items() if value is not None)
+    return {name: value if isinstance(value, str) else json_text(value) for name, value in given}
 
 
 def property_text(value: Any) -> str:

@@ -147,10 +147,8 @@ def _of_acks(entries: list[Acknowledgement], headers: dict[str, Any], location: 
 def _answer(
     status: int, headers: Mapping[str, Any], value: Raw | UnsetType, content_type: str, location: str | None = None
 ) -> Response:
-    named = ((name.lower(), value) for name, value in headers.items())
-    shown = {
-        name: sendable(value if isinstance(value, str) else json_text(value)) for name, value in named if name in _SHOWN
-    }
+    kept = ((name.lower(), value) for name, value in headers.items() if name.lower() in _SHOWN)
+    shown = {name: sendable(value if isinstance(value, str) else json_text(value)) for name, value in kept}
     if status < OK:
         # 101 would end HTTP on this connection
         return of_error(status_refused(status), shown.get(CORRELATION_ID))

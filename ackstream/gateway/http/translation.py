@@ -94,9 +94,8 @@ def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: boo
             raise errors.parameter_invalid(name, "is given more than once")
         if name not in known and not (headers and name in _FOR_HEADERS):
             own = f"it has {', '.join(known)}" if known else "it has none"
-            raise errors.parameter_invalid(
-                name, f"is not a parameter of this resource: {own}{', besides headers' if headers else ''}"
-            )
+            besides = ", besides headers" if headers else ""
+            raise errors.parameter_invalid(name, f"is not a parameter of this resource: {own}{besides}")
 
 
 def command(

@@ -165,19 +165,18 @@ _HEADERS = (
 
 def origin_middleware(settings: Gateway, *, authenticated: bool, refused: Refused) -> list[Middleware]:
     """Return the middleware of the application, outermost first; ``refused`` is called with each refusal."""
-    found = []
-    if settings.allowed_origins:
-        found.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=list(settings.allowed_origins),
-                allow_methods=_METHODS,
-                allow_headers=["*"],
-                allow_credentials=True,
-                expose_headers=responses.EXPOSED,
-            )
-        )
-    return [*found, Middleware(OriginCheck, settings, authenticated=authenticated, refused=refused)]
+    check = Middleware(OriginCheck, settings, authenticated=authenticated, refused=refused)
+    if not settings.allowed_origins:
+        return [check]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(settings.allowed_origins),
+        allow_methods=_METHODS,
+        allow_headers=["*"],
+        allow_credentials=True,
+        expose_headers=responses.EXPOSED,
+    )
+    return [cors, check]
 
 
 class OriginCheck:
