@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -83,11 +83,8 @@ class Route(Client):
         with ExitStack() as stack:
             self._labels = Labels(stack, kafka, frozenset(filter(None, [route.label])), None)
             connection = connection_of(kafka)
-            producer: Any = None
-            if route.label:
-                producer = connection.producer(kafka.topic("acks"))
-                stack.callback(producer.close)
-            self._outbox = Answers(producer, connection, self._labels)
+            producer: Any = closing(connection.producer(kafka.topic("acks"))) if route.label else nullcontext()
+            self._outbox = Answers(stack.enter_context(producer), connection, self._labels)
             self._label_acks = LabelAcks(self._labels, self._outbox)
             # first: nothing is read that cannot be passed on
             self._publisher = Publisher(

@@ -86,15 +86,9 @@ class System(clients.Closing):
 
     def relay(self, envelope: Envelope, received: Received) -> None:
         """Forward an acknowledgement or a live response; ``received`` as for :meth:`ask`."""
-        clients.send(
-            self._producer,
-            lambda _metadata: received(STORED),
-            partial(_not_sent, received),
-            self._acks,
-            value=encode(envelope),
-            key=envelope.topic.thing_id.encode(),
-            headers=[(CORRELATION_ID, str(envelope.headers[CORRELATION_ID]).encode())],
-        )
+        headers = [(CORRELATION_ID, str(envelope.headers[CORRELATION_ID]).encode())]
+        record: Any = {"value": encode(envelope), "key": envelope.topic.thing_id.encode(), "headers": headers}
+        clients.send(self._producer, lambda _: received(STORED), partial(_not_sent, received), self._acks, **record)
 
     def give_up(self, message: ExternalMessage, reason: str, received: Received, answer: Verdict = STORED) -> None:
         """Store an unusable message as a dead letter; ``received`` gets ``answer``, or ``None`` if that fails."""
@@ -104,15 +98,10 @@ class System(clients.Closing):
             log.warning("A dead letter was not stored (%s): %s", message.identity, error)
             received(None)
 
-        clients.send(
-            self._producer,
-            lambda _metadata: received(answer),
-            failed,
-            self._dead_letters,
-            value=message.payload[:DEAD_LETTER_BYTES],
-            key=message.headers.get("kafka.key", message.identity).encode()[:DEAD_LETTER_BYTES],
-            headers=[(REASON, f"{shown(reason)} ({shown(message.identity)})".encode())],
-        )
+        key = message.headers.get("kafka.key", message.identity).encode()[:DEAD_LETTER_BYTES]
+        headers = [(REASON, f"{shown(reason)} ({shown(message.identity)})".encode())]
+        record: Any = {"value": message.payload[:DEAD_LETTER_BYTES], "key": key, "headers": headers}
+        clients.send(self._producer, lambda _: received(answer), failed, self._dead_letters, **record)
 
     def _publish(self, envelope: Envelope, identity: str, received: Received, *, waits: bool) -> None:
         """Send a request without reply; if acknowledgements are awaited, its outcome is read from the ledger."""

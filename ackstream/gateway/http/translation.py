@@ -49,7 +49,6 @@ _OF_HTTP = frozenset({"accept", "reply-to", names.CONTENT_TYPE, "location", "www
 GRACE_SECONDS = 10.0
 """How long after its deadline an outcome may arrive."""
 
-_OF_CLIENTS = ("x-*",)
 _BY_PROXIES = (
     "forwarded", "via", "x-forwarded-", "x-original-", "x-real-ip", "x-envoy-", "x-auth-request-", "x-amzn-", "x-goog-",
     "x-ms-",
@@ -67,7 +66,7 @@ def read_request_headers(connection: HTTPConnection, proxy: Proxy) -> dict[str, 
     # a proxy may add credentials to each request, and its setting may be forgotten
     headers = connection.headers.items()
     proxied = proxy.addresses or any(name.startswith(_BY_PROXIES) for name, _ in headers)
-    passed = proxy.passed_headers if proxied else _OF_CLIENTS
+    passed = proxy.passed_headers if proxied else ("x-*",)
     given: dict[str, str] = {}
     for name, value in headers:
         if name not in _OF_HTTP and (name in names.DEFINITIONS or _passes(passed, name)):

@@ -78,16 +78,11 @@ class Attempt:
 
     def write(self, correlation_id: str | None, **how: Any) -> None:
         """Record the command, or its refusal."""
-        topic = self._command.topic
-        self._audit.write(
-            self._event,
-            self._sender,
-            correlation_id=correlation_id,
-            command="/".join(filter(None, (topic.channel, topic.criterion, topic.action or topic.subject))),
-            thing_id=None if topic.namespace == "_" else topic.thing_id,
-            path=self._command.path,
-            **how,
-        )
+        topic, path = self._command.topic, self._command.path
+        command = "/".join(filter(None, (topic.channel, topic.criterion, topic.action or topic.subject)))
+        thing_id = None if topic.namespace == "_" else topic.thing_id
+        about = {"correlation_id": correlation_id, "command": command, "thing_id": thing_id, "path": path}
+        self._audit.write(self._event, self._sender, **about | how)
 
 
 class Audit:

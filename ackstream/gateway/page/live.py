@@ -146,10 +146,9 @@ def _view(
     meter: Meter, now: int, labels: list[LabelTally], parties: list[LabelTally], failures: list[FailureEntry], note: str
 ) -> View:
     found = meter.snapshot(now)
-    return View(
-        found.window, found.counts, found.in_flight, found.oldest, now, labels[:SHOWN], parties[:SHOWN], len(labels),
-        len(parties), failures, note, meter.newest, meter.trends(now), [], None,
-    )  # fmt: skip
+    known = found.window, found.counts, found.in_flight, found.oldest
+    tallies = labels[:SHOWN], parties[:SHOWN], len(labels), len(parties)
+    return View(*known, now, *tallies, failures, note, meter.newest, meter.trends(now), [], None)
 
 
 class _Seen(msgspec.Struct, frozen=True):
