@@ -15,6 +15,7 @@ SHORT: dict[str, str] = {
     "client/core/tracing.py": "all that knows the extra tracing",
     "dataframe/__init__.py": "names of a package",
     "gateway/errors.py": "errors of the gateway, by the names of its catalogue",
+    "redriving/__init__.py": "names of a package",
     "settings/__init__.py": "names of a package",
     "testing/__init__.py": "names of a package",
 }

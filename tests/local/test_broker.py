@@ -208,7 +208,7 @@ def _created(monkeypatch: pytest.MonkeyPatch, refusals: int, timeout: str) -> tu
         return dict.fromkeys(partitions, 0)
 
     monkeypatch.setattr(broker, "connect_admin", lambda _: nullcontext())
-    monkeypatch.setattr(broker.topics, "ensure_topics", lambda _: ["x-acks"])
+    monkeypatch.setattr(broker.topics, "ensure_topics", lambda *_: ["x-acks"])
     monkeypatch.setattr(broker.topics, "replicas", lambda _, names: {TopicPartition(name, 0): {1} for name in names})
     monkeypatch.setattr(broker.topics, "ends", ends)
     settings = Settings(local=Local(start_timeout=timeout), kafka=Kafka(topic_prefix="x-"))

@@ -31,6 +31,6 @@ def test_the_examples_of_the_guide_to_requests_run_in_memory(
         monkeypatch.setattr(client, "Responder", lambda _, system=system, **options: system.responder(**options))
         exec(compile(example, "docs", "exec"), {})
     told = capsys.readouterr().out
-    assert "lamp:switched 200\nmissing: ()" in told
+    assert "lamp:switched 200 {'watts': 7}\nmissing: ()" in told
     assert "org.acme:lamp-99 408 ('lamp:switched',)" in told
     assert "200 {'celsius': 21}" in told

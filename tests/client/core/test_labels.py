@@ -179,6 +179,7 @@ def test_labels_that_are_taken_are_named_with_who_holds_them() -> None:
     assert isinstance(error, LabelsTakenError)
     assert str(error) == (
         "One or more declared acknowledgement labels are taken by other subscribers: a-a; b-b (by the group lamps)."
+        " Those of a killed party are free after 30 s."
     )
     assert (error.labels, error.groups) == ({"a-a", "b-b"}, {"lamps"})
     # whoever is told over HTTP or a WebSocket learns no names
@@ -191,7 +192,9 @@ def test_a_group_that_has_other_labels_is_named_with_those() -> None:
     log.sent.insert(0, {"key": b"1", "value": b'{"labels":["b-b"],"group":"lamps"}'})
     log.read(0, 50_000)
     log.read(1, 50_001)
-    assert str(own.future.exception(0)).endswith("taken by other subscribers: b-b (by the group lamps).")
+    assert str(own.future.exception(0)).endswith(
+        "taken by other subscribers: b-b (by the group lamps). Those of a killed party are free after 30 s."
+    )
 
 
 def test_a_callback_about_lost_labels_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
