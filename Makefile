@@ -61,7 +61,7 @@ audit: $(VENV)/.installed-audit  ## Known vulnerabilities of the pinned packages
 pins: java $(VENV)/.installed-audit  ## Write requirements/*.txt and jars.sha256 anew: what an installation accepts
 	@$(PY) requirements/pins.py
 
-dist: $(VENV)/.installed-release  ## Build wheel and sdist in dist, check them, and run both in empty environments: half a minute
+dist: $(VENV)/.installed-release  ## Build wheel and sdist in dist, check them, and run the SDK in an empty environment: half a minute
 	@rm -rf dist
 	@$(PY) -m build --no-isolation --outdir dist
 	@$(PY) -m twine check --strict dist/*

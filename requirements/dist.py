@@ -1,4 +1,4 @@
-"""Install the packages of ``dist/`` in empty environments and run them: ``make dist``, ``make dist-full``.
+"""Install the packages of ``dist/`` in empty environments, and run them: ``make dist``, ``make dist-full``.
 
 The environments are made by each named Python. Dependencies are resolved anew, as for a user, and not taken from the
 pinned lists.
@@ -69,13 +69,14 @@ def check(python: str, package: Path, *, full: bool, demo: bool) -> None:
 
 
 def main() -> None:
-    """Check both packages with the first Python, and the wheel with the others."""
+    """Check the wheel, which is built from the sdist, with each Python; in full the sdist, too, with the first one."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pythons", nargs="*", default=[sys.executable])
     parser.add_argument("--full", action="store_true", help="all extras, and the demo with the last Python")
     given = parser.parse_args()
     (wheel,), (source,) = (sorted((ROOT / "dist").glob(f"ackstream-*{kind}")) for kind in (".whl", ".tar.gz"))
-    check(given.pythons[0], source, full=False, demo=False)
+    if given.full:
+        check(given.pythons[0], source, full=False, demo=False)
     for python in given.pythons:
         check(python, wheel, full=given.full, demo=given.full and python == given.pythons[-1])
 
