@@ -127,7 +127,9 @@ DRAWN = {
     "slowest_labels": _labels,
     "missing_labels": _missing,
     "success_by_hour": _success,
-    "late_acknowledgements": _counts("Late acknowledgements", "label", "acknowledgements", "after the decision", ORANGE),
+    "late_acknowledgements": _counts(
+        "Late acknowledgements", "label", "acknowledgements", "after the decision", ORANGE
+    ),
     "duplicate_acknowledgements": _counts("Duplicates", "label", "acknowledgements", "without effect"),
     "dead_letters_by_reason": _counts("Dead letters", "reason", "records", "records"),
     "delivery_attempts": _attempts,
