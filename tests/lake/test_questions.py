@@ -226,7 +226,7 @@ def test_a_label_of_a_request_that_was_cancelled_is_not_blamed(tmp_path: Path, e
     late = {"correlation_id": "c-1", "label": "a:b", "disposition": "late", "status": 200, "received_at": planes.at(6)}
     planes.write(lake, "acknowledgements", [late])
     blamed = ended == "timeout"
-    assert ask_duckdb(lake, "missing_labels") == [("a", "a:b", 1, 1, 1, 0, 1.0)] * blamed
+    assert [row[1:] for row in ask_duckdb(lake, "missing_labels")] == [("a", "a:b", 1, 1, 1.0)] * blamed
     assert ask_duckdb(lake, "unused_acknowledgements") == [("late", "a:b", 1, 1, int(blamed), planes.at(6))]
 
 
