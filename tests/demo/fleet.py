@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.rule import Rule
 from rich.text import Text
 
 from ackstream.cli.monitoring import STYLES
@@ -251,7 +252,9 @@ def gather(spark: SparkSession, settings: Settings, sent: Mapping[str, Sent]) ->
 
 def title(console: Console, text: str) -> None:
     """Print a heading."""
-    console.rule(Text(text, style="bold"), align="left", style="dim")
+    # where the output is no terminal, a line has no end
+    line = Rule(Text(text, style="bold"), align="left", style="dim")
+    console.print(line, width=min(console.width, 100))
 
 
 def show(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from rich.console import Console
 
+from ackstream.cli.terminal import Terminal
 from ackstream.client import Ack, After, Reply, Requester, Signal
 from ackstream.protocol.ditto.labels import parse_label
 from ackstream.protocol.errors import DittoError
@@ -224,3 +225,11 @@ def test_a_repeated_reply_with_the_same_content_is_no_difference():
 )
 def test_what_differs_is_named(changes: dict[str, Any], wanted: list[str]):
     assert differences(whole()._replace(**changes)) == wanted
+
+
+def test_a_heading_is_one_line_that_people_can_read_where_the_output_is_a_file(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    output = io.StringIO()
+    traffic.title(Terminal(file=output), "Does it add up?")
+    assert output.getvalue().startswith("Does it add up? ──")
+    assert len(output.getvalue()) <= 101
