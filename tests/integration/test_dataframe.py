@@ -109,7 +109,8 @@ def test_a_wrong_option_fails_before_the_first_record_and_a_wrong_row_names_itse
     assert "The mode is overwrite" in write(frame, "overwrite", topic=orders, labels="a:b")
     assert f"There is no topic {orders}x at" in write(frame.select("key"), topic=f"{orders}x", labels="a:b")
     failed = write(frame, topic=orders, labels="a:b")
-    assert 'A row cannot be a request. For input string: "5 parsecs" Please choose a valid timeout. The row: ' in failed
+    assert "A row cannot be a request. A duration is a whole number and a unit, such as 10s, 500ms or 1m" in failed
+    assert 'this one is "5 parsecs". Please choose a valid timeout. The row: ' in failed
     assert "key 'a', timeout '5 parsecs'" in failed
     assert system.end("orders") == 0
 

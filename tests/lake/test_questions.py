@@ -114,7 +114,7 @@ def test_the_story_of_a_request_of_a_gateway_is_found_by_the_id_of_its_client(
     ArchiveFold(lake).write(records.frame(spark, [records.acknowledgement(6, **refused), *others]), 0, "query")
     (told,) = reading.ask(spark, lake, "story", {"correlation_id": "c-6"}).collect()
     assert (told["detail"], told["id"]) == ("invalid Another thing.", "acks-0-6-0")
-    ((*_, identity, _, wire_id, _, _),) = ask_duckdb(lake, "story", "c-6")
+    ((*_, identity, _, wire_id, _, _, _),) = ask_duckdb(lake, "story", "c-6")
     assert (identity, wire_id) == ("acks-0-6-0", "c-6#AAAAAAAAAAAAAAAA")
 
 
