@@ -15,7 +15,7 @@ from docs.pictures import drawing
 from docs.pictures.drawing import Event, Picture
 
 ROOT = Path(__file__).parent.parent
-GUIDES = sorted(set((ROOT / "docs/guides").glob("*.md")) - {ROOT / "docs/guides/spark-jobs.md"})
+GUIDES = sorted((ROOT / "docs/guides").glob("*.md"))
 PICTURES = drawing.load()
 IMAGE = re.compile(r"!\[(?P<alternative>[^\]]+)\]\((?P<path>[^)\s]+\.(?:svg|png))\)")
 LARGEST_BYTES = 25_000

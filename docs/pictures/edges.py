@@ -1,9 +1,10 @@
-"""Scenarios of connections, subscribers and the gateway."""
+"""Scenarios of connections, subscribers, the gateway and Spark jobs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -19,6 +20,8 @@ from ackstream.client import (
 )
 from ackstream.gateway.access.passwords import hash_password
 from ackstream.protocol.ditto.acknowledgements import is_success
+from ackstream.spark.session import quiet_session
+from docs.clients import handover
 from docs.pictures.drawing import Picture
 from docs.pictures.running import SYSTEM, Run
 from tests.harness.kafka import committed, records
@@ -156,3 +159,23 @@ def gateway_operate(run: Run) -> Picture:
         "Four requests to a gateway with users: what the client gets, and the rows that the table audit has of them."
     )
     return run.picture("sequence", "Four requests in the audit", about, "client", "gateway", "audit")
+
+
+def spark_jobs(run: Run) -> Picture:
+    """Hand a table over: one of two jobs loads it in time, and the outcome names the other one."""
+    settings, name = str(run.directory / "ackstream.toml"), "sales-30"
+    places = [str(run.directory / each) for each in (name, "copy", "loading")]
+    labels = ("stock:loaded", "report:loaded")
+    with quiet_session(run.settings, "pictures") as spark, ThreadPoolExecutor() as pool:
+        ask = pool.submit(handover.write, spark, settings, "tables", places[0], name, "30s", *labels)
+        (asked,) = run.table("signals", 1, correlation_id=name)
+        run.note("sales", SYSTEM, f"{name}, within 30 s:\n" + "\n".join(labels), at=asked["received_at"])
+        run.note(SYSTEM, "stock", f"{name}: load it")
+        handover.load(spark, settings, "tables", labels[0], *places[1:])
+        run.acknowledged(name, 1, {labels[0]: "stock"})
+        outcome = ask.result()
+        (decided,) = run.table("outcomes", 1, correlation_id=name)
+        text = f"outcome: {outcome.status}, {outcome.completed_by}\nmissing: {', '.join(outcome.missing)}"
+        run.note(SYSTEM, "sales", text, "bad", at=decided["decided_at"])
+    about = "A Spark job writes a table and asks two others to load it. One has loaded it, the outcome names the other."
+    return run.picture("sequence", "A table is handed over", about, "sales", SYSTEM, "stock", "report")

@@ -26,7 +26,7 @@ from tests.harness.waiting import eventually
 
 SYSTEM = "ackstream"
 """The lane of broker and jobs."""
-TOPICS = ("orders", "telemetry", "answers")
+TOPICS = ("orders", "tables", "telemetry", "answers")
 """Topics of applications."""
 
 CONF = """
@@ -42,7 +42,7 @@ port = {metrics_port}
 path = "{directory}/lake"
 checkpoints = "{directory}/checkpoints"
 [correlate]
-request_topics = ["orders"]
+request_topics = ["orders", "tables"]
 [[persist.entitlements]]
 clients = ["*"]
 topics = ["orders*"]

@@ -28,6 +28,7 @@ SCENARIOS: dict[str, tuple[Callable[[Run], Picture], tuple[str, ...]]] = {
     "other-languages": (requests.other_languages, REQUESTS),
     "request-life": (requests.request_life, REQUESTS),
     "connectivity": (edges.connectivity, REQUESTS),
+    "spark-jobs": (edges.spark_jobs, REQUESTS),
     "subscribers": (edges.subscribers, THINGS),
     "gateway": (edges.gateway, THINGS),
     "gateway-operate": (edges.gateway_operate, THINGS),
