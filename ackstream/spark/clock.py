@@ -4,7 +4,7 @@ A tick at time t asserts: by the end of the batch that reads the tick, the query
 broker's time comes from a sign of life on the lease topic (:mod:`ackstream.spark.lease`). The clock looks up the ends
 of the partitions after it, and sends the tick last: a record that arrives in between is later than the tick, in any
 order of reading. While no shard waits it sends nothing: an idle query has no batches. The run is the key of its ticks;
-a query counts only those of its own run, up to their append time. docs/architecture.md has the laws of time.
+a query counts only those of its own run, up to their append time. docs/project/architecture.md has the laws of time.
 """
 
 from __future__ import annotations
