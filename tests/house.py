@@ -26,9 +26,9 @@ BUDGETS: dict[str, tuple[int, int]] = {
     "jobs": (10_335, 39),
     "client": (10_139, 39),
     "dataframe": (360, 3),
-    "redriving": (516, 3),
+    "redriving": (523, 3),
     "observe": (1_433, 7),
-    "gateway": (5_614, 22),
+    "gateway": (5_611, 22),
     "connectivity": (4_244, 15),
     "aio": (619, 2),
     "testing": (750, 4),
@@ -40,7 +40,7 @@ BUDGETS: dict[str, tuple[int, int]] = {
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_991, 215
+LINES, MODULES = 52_995, 215
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")

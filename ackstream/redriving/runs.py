@@ -7,7 +7,6 @@ a run that is killed leaves neither. The transactional id is one for the system:
 import getpass
 import math
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -46,8 +45,6 @@ AUDIT, MESSAGES, ACKS, DEAD_LETTERS = "audit", "messages", "publisher-acks", "de
 KEY, EVENT = b"redrive", "redrive"
 """The key of all rows of the audit about redriven letters, which are in one partition, and their event."""
 
-_AT_END = re.compile(r"\(([^() ]+-\d+-\d+)\)$")
-"""The coordinates of an unusable record at the end of the reason of correlate's dead letters."""
 _read_answer: Callable[[bytes | None], CommandAck | None] = optional_reader(CommandAck)
 
 
@@ -299,8 +296,8 @@ def came_back(record: Any, sent: set[str], publisher: str) -> bool:
         answer = _read_answer(record.value)
         return answer is not None and answer.status == "failure"
     headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
-    reason = _AT_END.search(headers.get(record_headers.REASON, ""))
+    unusable = dead.id_in(headers.get(record_headers.REASON, ""))
     names = (record_headers.TOPIC, record_headers.PARTITION, record_headers.OFFSET)
     place = "-".join(headers.get(name, "") for name in names)
     original = "{}-{}-{}".format(*dead.letter_of(record).place)
-    return not sent.isdisjoint({place, original, headers.get(record_headers.MESSAGE), reason and reason[1]})
+    return not sent.isdisjoint({place, original, headers.get(record_headers.MESSAGE), unusable})

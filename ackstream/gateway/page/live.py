@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 import threading
 import time
 from collections import defaultdict, deque
@@ -24,6 +23,7 @@ from ackstream.observe.planes import LETTERS, SHOWN, Planes, PlanesView
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.ditto.correlation_ids import Latest
+from ackstream.redriving.letters import id_in
 from ackstream.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -43,9 +43,6 @@ VIEWERS = 20
 
 FAILURES = 50
 """Maximum number of failures kept, the latest ones."""
-
-_COORDINATES = re.compile(r"\(([^() ]+-\d+-\d+)\)$")
-"""The coordinates of the unusable record, at the end of the reason of correlate's dead letters."""
 
 RESTART_MS = 60_000
 """A job is missing after this time without a sign of life: its lease (3 s), and its usual restart by a supervisor."""
@@ -113,8 +110,8 @@ class _Followed(Planes):
         if topic == "dead-letters":
             headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
             queue, message = headers.get(record_headers.QUEUE), headers.get(record_headers.MESSAGE)
-            found = _COORDINATES.search(headers.get(record_headers.REASON, ""))
-            self._ids.appendleft(f"{queue}/{message}" if queue else found[1] if found else "")
+            identity = f"{queue}/{message}" if queue else id_in(headers.get(record_headers.REASON, ""))
+            self._ids.appendleft(identity or "")
 
     def view(self, now: int) -> PagePlanes:
         return PagePlanes(**asdict(super().view(now)), letter_ids=list(self._ids))
