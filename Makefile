@@ -1,7 +1,7 @@
 # Every target does its own set-up: a virtual environment, the Java check, the JVM jars. The second run starts at once.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-long test-cluster page lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit chart dist dist-full sbom pictures
+.PHONY: help demo test test-fast test-long test-cluster test-sparks page lint docs bench fuzz mutants attack chaos records soak up down clean java jars pins audit chart dist dist-full sbom pictures
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -28,17 +28,22 @@ demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands,
 	@$(ACKSTREAM) demo
 
 test: jars test-fast  ## All tests but long ones and clusters, with a real broker and real Spark: 20 minutes
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "integration and not long and not cluster"
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "integration and not long and not cluster and not sparks"
 
 test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor Spark: a minute
-	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not integration and not long and not cluster"
+	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not integration and not long and not cluster and not sparks"
 
 test-long: jars $(VENV)/.installed-amqp  ## kill -9 of each job alone, Ctrl-C, a broker that dies; then the pure tests with 10,000 random examples
 	@$(PY) -m pytest -m long
-	@$(PY) -m pytest -n auto -m "not integration and not long and not cluster" --hypothesis-profile=nightly
+	@$(PY) -m pytest -n auto -m "not integration and not long and not cluster and not sparks" --hypothesis-profile=nightly
 
 test-cluster: jars $(VENV)/.installed $(VENV)/.store  ## A cluster of Spark's own kind with its lake in an object store: workers and executors are killed
 	@$(PY) -m pytest -m cluster
+
+SPARKS := spark-4.0 spark-4.1
+
+test-sparks: jars $(VENV)/.installed $(SPARKS:%=$(VENV)/.%)  ## The formats of DataFrames on other versions of Spark: 2 minutes
+	@$(PY) -m pytest -m sparks
 
 page: $(VENV)/.installed $(VENV)/.axe  ## The live page in Chromium, with axe, by keyboard, at 2,000 updates/s: a minute; needs chromium and npm
 	@ACKSTREAM_TEST_AXE=$(VENV)/axe/node_modules/axe-core/axe.min.js $(PY) -m pytest tests/gateway/page/in_browser.py
@@ -127,9 +132,8 @@ $(VENV)/.made:
 	@echo "$(CURDIR)" > $@
 
 # What is installed is what requirements/*.txt list, by their hashes; what builds it, too, so nothing is fetched for a build
-INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation
-STORE := $(VENV)/store
-STORE_INSTALL := $(STORE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation
+PIP := -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation
+INSTALL := $(PY) $(PIP)
 
 # $(call step,TEXT,COMMANDS): one line, to which a terminal gets a dot every 3 s; if they fail, what they have printed
 define step
@@ -168,7 +172,7 @@ $(VENV)/.axe: $(VENV)/.made
 	with axe-core of npm: install both (Debian: chromium and npm)." >&2; exit 1; }
 	$(call step, Installing axe-core, npm install --prefix $(VENV)/axe --no-save --no-audit --no-fund --ignore-scripts axe-core@4.14.1)
 
-# The object store of the tests of clusters has an environment of its own: it needs what does not fit beside the product
-$(VENV)/.store: $(VENV)/.made requirements/build.txt requirements/store.txt
-	$(call step, Installing an object store for tests (about 50 MB the first time), "$(PYTHON)" -m venv --clear $(STORE) && \
-	$(STORE_INSTALL) -r requirements/build.txt && $(STORE_INSTALL) -r requirements/store.txt)
+# What does not fit beside the product has an environment of its own: the object store of the tests of clusters, other Sparks
+$(VENV)/.store $(SPARKS:%=$(VENV)/.%): $(VENV)/.%: $(VENV)/.made requirements/build.txt requirements/%.txt
+	$(call step, Installing requirements/$*.txt, "$(PYTHON)" -m venv --clear $(VENV)/$* && \
+	$(VENV)/$*/bin/python $(PIP) -r requirements/build.txt && $(VENV)/$*/bin/python $(PIP) -r requirements/$*.txt)

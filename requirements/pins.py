@@ -6,6 +6,7 @@ is a file that an installation accepts from then on. The lists hold for Python 3
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -32,12 +33,19 @@ HEADER = "# Written by `make pins`: do not edit.\n"
 BUILD = ("pip>=26.1.2", "setuptools>=78.1.1", "wheel>=0.46.2", "hatchling>=1.27", "editables", "cffi>=1.17")
 """What installs, and what builds the packages that come as source: PySpark, the client of AMQP 1.0, ackstream."""
 
-APART = {"store": ("moto[s3]>=5.1", "flask>=3", "flask-cors>=5")}
-"""Lists for environments of their own: the store of ``make test-cluster`` needs an older python-dateutil."""
+SPARKS = {"4.0": "4.0.0", "4.1": "4.1.1"}
+"""Versions of Spark on which ``make test-sparks`` runs ``ackstream.dataframe``, beside that of the jobs."""
 
 MODULES = {
     ROOT / "conf" / "ivy.xml": ("spark", "broker"),
-    ROOT / "tests/harness/ivy.xml": ("artemis", "qpid", "ditto", "clients", "s3a"),
+    ROOT / "tests/harness/ivy.xml": (
+        "artemis",
+        "qpid",
+        "ditto",
+        "clients",
+        "s3a",
+        *(f"spark-{version}" for version in SPARKS),
+    ),
     ROOT / "benchmarks/contenders/ivy.xml": ("compiler", "kafka-streams", "flink", "console"),
 }
 
@@ -66,6 +74,17 @@ def sets() -> dict[str, Sequence[str]]:
         "docs": extras["docs"],
         "release": extras["release"],
     }
+
+
+def apart() -> dict[str, Sequence[str]]:
+    """Return the lists of environments of their own, whose versions differ from those of the others."""
+    client: list[str] = project()["dependencies"]
+    sparks = {
+        f"spark-{version}": [*client, f"pyspark=={exact}", "pandas>=2.2,<3", "pyarrow>=23.0.1"]
+        for version, exact in SPARKS.items()
+    }
+    # the store of `make test-cluster` needs an older python-dateutil
+    return {"store": ("moto[s3]>=5.1", "flask>=3", "flask-cors>=5"), **sparks}
 
 
 def of_extras(extras: Mapping[str, Sequence[str]], *names: str) -> list[str]:
@@ -103,7 +122,7 @@ def pin_packages() -> None:
         whole.write_text(compiled([line for lines in wanted.values() for line in lines]), "utf-8")
         for name, lines in wanted.items():
             _write(name, compiled(lines, "--constraint", str(whole)))
-    for name, lines in APART.items():
+    for name, lines in apart().items():
         _write(name, compiled(lines))
 
 
@@ -117,7 +136,7 @@ def fetched(configuration: str, module: Path) -> dict[str, str]:
     cache = jars._listing(configuration, module).parent  # noqa: SLF001 - they are the only other user
     cache.mkdir(parents=True, exist_ok=True)
     found = jars._fetch(cache, module, configuration, Console(stderr=True))  # noqa: SLF001 - see above
-    return {str(jar.relative_to(cache)): jars._sha256(jar) for jar in found}  # noqa: SLF001 - see above
+    return {str(jar.relative_to(cache)): hashlib.sha256(jar.read_bytes()).hexdigest() for jar in found}
 
 
 def pin_jars() -> None:

@@ -250,3 +250,16 @@ frame = frame.mapInArrow(pass_on, "key string, value string")
 writer = frame.write.format("ackstream").mode("append").option("settings", settings)
 writer.options(topic=topic, labels="rows:done", timeout="2h").save()
 """
+
+ENDED = """
+import sys
+from pyspark.sql import SparkSession, functions as F
+from ackstream.dataframe import register
+
+# counts the outcomes, and their requests, by status
+spark = SparkSession.builder.getOrCreate()
+register(spark)
+outcomes = spark.read.format("ackstream.outcomes").options(settings=sys.argv[1], label="rows:done", status="200")
+for row in outcomes.load().groupBy("status").agg(F.count("*"), F.countDistinct("correlation_id")).collect():
+    print(*row)
+"""
