@@ -218,6 +218,8 @@ class QueueView:
         one = self._touch(answer.queue, at)
         if isinstance(answer, queues.Unbound):
             one.release(answer.consumer)
+        elif isinstance(answer, queues.Drained):
+            one.held.clear()
         elif isinstance(answer, queues.Bound):
             one.consumers[answer.consumer], one.lease = at, answer.lease_ms
         elif isinstance(answer, queues.MessageDelivered):

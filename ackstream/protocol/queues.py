@@ -14,7 +14,7 @@ from msgspec import Meta
 from ackstream.protocol.json import reader
 from ackstream.protocol.readers import Name, SampleOutcome
 
-TYPES = ("queue_bind", "queue_alive", "queue_unbind", "queue_settle")
+TYPES = ("queue_bind", "queue_alive", "queue_unbind", "queue_settle", "queue_drain")
 """Values of ``type`` on ``app-acks`` that are addressed to queues."""
 
 Settlement: TypeAlias = SampleOutcome | Literal["working"]
@@ -90,8 +90,15 @@ class SettleMessages(_Record, frozen=True, omit_defaults=True, tag_field="type",
     unavailable: bool = False
 
 
-QueueRequest: TypeAlias = Bind | Alive | Unbind | SettleMessages
-"""Sent by a consumer."""
+class Drain(_Record, frozen=True, tag_field="type", tag="queue_drain"):
+    """Gives up the messages of a queue that were published before this record.
+
+    ``consumer`` is the operator, and ``session`` the number of the order: its copies have no effect, and no answer.
+    """
+
+
+QueueRequest: TypeAlias = Bind | Alive | Unbind | SettleMessages | Drain
+"""Sent by a consumer, or by an operator."""
 
 
 class Bound(_Record, frozen=True, tag_field="type", tag="bound"):
@@ -150,7 +157,13 @@ class Unbound(_Record, frozen=True, tag_field="type", tag="unbound"):
     reason: UnboundReason
 
 
-QueueAnswer: TypeAlias = Bound | MessageDelivered | NotSettled | Unbound
+class Drained(_Record, frozen=True, tag_field="type", tag="drained"):
+    """Follows a :class:`Drain`, after ``count`` messages have left the queue."""
+
+    count: int
+
+
+QueueAnswer: TypeAlias = Bound | MessageDelivered | NotSettled | Unbound | Drained
 """Sent by the service."""
 
 read: Callable[[bytes], QueueRequest] = reader(QueueRequest, "a queue's consumer")

@@ -242,5 +242,6 @@ class Garbage:
                 {"type": "queue_unbind", **known},
                 {"type": "queue_settle", **known, "messages": settled, "outcome": outcome},
                 {"type": "queue_settle", **known, "messages": settled},
+                {"type": "queue_drain", **known},
             )
         )  # fmt: skip

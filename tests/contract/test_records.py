@@ -224,12 +224,19 @@ def test_what_workers_and_queues_write_are_records_of_their_topics() -> None:
         queues.SettleMessages("q", "A", 1, ("m-7-0",)),
         queues.SettleMessages("q", "A", 1, ("m-9-0",), "rejected"),
         queues.Unbind("q", "A", 1),
+        queues.Drain("q", "ada", 1),
     ]
     for at, request in enumerate(requests):
         service.batch((at, at), (at, request))
     assert {len(FITS("app-acks", [], queues.write(request))) for request in requests} == {1}
     found = [FITS("queue-deliveries", [], queues.write(answer)) for answer in service.answers]
-    assert {tuple(names) for names in found} == {("bound",), ("delivered",), ("not-settled",), ("unbound",)}
+    assert {tuple(names) for names in found} == {
+        ("bound",),
+        ("delivered",),
+        ("not-settled",),
+        ("unbound",),
+        ("drained",),
+    }
 
 
 # -- queries -----------------------------------------------------------------------------------------------------------

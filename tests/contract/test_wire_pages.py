@@ -54,7 +54,12 @@ def test_the_id_of_a_reply_is_made_as_the_wire_page_says() -> None:
 def test_every_type_of_record_that_consumers_and_workers_write_is_on_the_wire_page() -> None:
     written = {TYPES[one.value].__struct_config__.tag for one in FORMATS["app-acks"].formats}
     # of publishers that wait for readers, of operators, and of libraries that acknowledge without their applications
-    assert {tag for tag in written if f"`{tag}`" not in WIRE} == {"writer_asks", "readers_asked", "protocol_ack"}
+    assert {tag for tag in written if f"`{tag}`" not in WIRE} == {
+        "writer_asks",
+        "readers_asked",
+        "protocol_ack",
+        "queue_drain",
+    }
 
 
 def test_the_page_shows_parts_of_springs_program_as_they_are_and_names_all_programs() -> None:

@@ -7,7 +7,17 @@ import pytest
 from ackstream.observe.progress import KEPT, RUNS, QueueLine, QueueView, SampleProgress
 from ackstream.protocol import readers
 from ackstream.protocol.messages import StoredRange
-from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, SettleMessages, Unbind, Unbound
+from ackstream.protocol.queues import (
+    Alive,
+    Bind,
+    Bound,
+    Drain,
+    Drained,
+    MessageDelivered,
+    SettleMessages,
+    Unbind,
+    Unbound,
+)
 
 NOW = 1_000_000
 
@@ -179,6 +189,15 @@ def test_a_consumer_that_leaves_or_is_lost_holds_nothing() -> None:
         else:
             view.answer(end, 2_000)
         assert (line(view).held, line(view).consumers) == (1, 0)
+
+
+def test_a_drained_queue_holds_nothing() -> None:
+    view = QueueView(60_000)
+    view.answer(delivered("m1"), 1_000)
+    view.request(Drain("work", "ada", 7), 2_000)
+    assert line(view).held == 1
+    assert not view.answer(Drained("work", "ada", 7, 1), 3_000)
+    assert (line(view).held, line(view).settled) == (0, 0)
 
 
 def test_the_queue_with_most_messages_held_comes_first() -> None:

@@ -98,7 +98,7 @@ class QueueSession:
             return None
         if record.session in (self._bind.session, self._question.session):
             self.unanswered, self._ask_at = False, now_ms + self._pause
-        if record.session != self._bind.session:
+        if record.session != self._bind.session or isinstance(record, queues.Drained):
             return None
         if isinstance(record, Unbound):
             self.over = record

@@ -12,7 +12,7 @@ from operator import itemgetter
 import msgspec
 
 from ackstream.jobs.queues.queue import Queue
-from ackstream.jobs.queues.records import Arrival, ConsumerReport, Event, Unreadable, coordinates, read
+from ackstream.jobs.queues.records import Arrival, Cause, ConsumerReport, Event, Unreadable, coordinates, read
 from ackstream.jobs.queues.state import MessageLocation, QueueState, Segment, Segments
 from ackstream.observe.metrics import QUEUE_CONSUMERS, QUEUE_DEPTH, QUEUE_OLDEST, Tally
 from ackstream.protocol import queues
@@ -22,7 +22,7 @@ from ackstream.spark.records import LOOKS, excused, guarded, read_state, timed
 
 log = logging.getLogger(__name__)
 
-STATE_VERSION, OLDEST_VERSION = 6, 5
+STATE_VERSION, OLDEST_VERSION = 7, 5
 MAX_SUBJECT_BYTES = 64_000_000
 """Maximum bytes of the topics of all messages in a queue; its state has a hundred further bytes for each message."""
 
@@ -172,6 +172,8 @@ class Endpoint:
         session = self._sessions.get(record.consumer)
         if isinstance(record, queues.Bind):
             self._bind(record, session)
+        elif isinstance(record, queues.Drain):
+            self._drain(record, arrived.timestamp)
         elif session is None or session.id != record.session:
             self._read_unbound(record, session)
         else:
@@ -247,6 +249,12 @@ class Endpoint:
                 number = 0 if session is None else self._number(session)
                 answer = (self._name, consumer, record.session, number, message, outcome, refusal)
                 self.answers.append(queues.NotSettled(*answer))
+
+    def _drain(self, record: queues.Drain, at: int) -> None:
+        def end(number: int) -> None:
+            self.answers.append(queues.Drained(self._name, record.consumer, record.session, number))
+
+        self._queue.drain(record.session, at, Cause(self._now, "rejected", record.consumer), end)
 
     def _pass_time(self, now: int) -> Iterator[None]:
         """End sessions and leases in the order of their ends, then deliver the messages they held."""

@@ -98,7 +98,7 @@ JOB = Job(
         decides=("queues", "queue.session"),
         otherwise=f"move the checkpoint away and {_ANEW}",
         committed=partial(tables.newest_batch_of, ("queue_events",)),
-        rules=5,
+        rules=6,
     ),
 )
 

@@ -6,7 +6,7 @@ A lease begins with :meth:`Queue.receive`, anew with ``working``; a delivery cou
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +22,9 @@ MAX_EARLY = 10_000
 UNREADABLE_MS = 300_000
 MAX_UNREADABLE = 10_000
 """How long a message that no bound consumer can read waits for one that can (a rolling deployment), and how many do."""
+
+MAX_DRAINS = 10
+"""Orders to drain the queue that are remembered, to recognize their copies."""
 
 MAX_TTL_MS = 100 * 365 * 86_400_000
 """Longer times to live would leave the range of timestamps."""
@@ -51,6 +54,8 @@ class Queue:
         self._timers: list[tuple[int, str]] = []
         """When leases and delays end, and messages expire."""
         self._early: dict[str, int] = {}
+        self._drained: dict[int, int] = {}
+        self._draining: Iterator[None] = iter(())
         self._unreadable: set[str] = set()
         self._segments = Segments({}) if segments is None else segments
 
@@ -65,7 +70,9 @@ class Queue:
         expires_at = now + min(ttls) if ttls else None
         added = QueuedMessage(message, self._order, expires_at, arrival.eligible, arrival.barrier)
         self.messages[message] = added
-        if not room or 0 < self._rules.max_depth < self.depth:
+        if now <= max(self._drained.values(), default=-1):
+            self._give_up(added, Cause(now, "rejected"), "drained")
+        elif not room or 0 < self._rules.max_depth < self.depth:
             self._give_up(added, Cause(now, "rejected"), "queue-full")
         else:
             self._wait(added)
@@ -289,6 +296,33 @@ class Queue:
         else:
             self._wait(message)
 
+    def drain(self, order: int, until: int, cause: Cause, end: Callable[[int], None]) -> None:
+        """Give up all messages received up to a time, those that arrive later too; an order counts once.
+
+        The next :meth:`dispatch` does it, and then calls ``end`` with the number of messages.
+        """
+        if order in self._drained:
+            return
+        self._drained[order] = until
+        if len(self._drained) > MAX_DRAINS:
+            del self._drained[next(iter(self._drained))]
+        self._draining = self._drain(until, cause, end)
+
+    def _drain(self, until: int, cause: Cause, end: Callable[[int], None]) -> Iterator[None]:
+        number = 0
+        while True:
+            taken = self._segments.take_received(until)
+            self._take_back(taken)
+            for message in taken or list(self.messages.values()):
+                if self._segments.locations[message.id].received_at <= until:
+                    self._give_up(message, cause, "drained")
+                    number += 1
+                    if self.full():
+                        yield
+            if not taken:
+                end(number)
+                return
+
     def _give_up(self, message: QueuedMessage, cause: Cause, reason: ExitReason) -> None:
         wanted = message.eligible or not self._rules.respect_eligible
         self._leave(message, cause, "dead-letter" if self._rules.dead_letters and wanted else "discarded", reason)
@@ -308,7 +342,8 @@ class Queue:
             self.consumers[consumer].held.pop(message, None)
 
     def advance(self, now: int) -> None:
-        """Advance the time: leases and delays end, and messages without a holder expire."""
+        """Drain, then advance the time: leases and delays end, and messages without a holder expire."""
+        next(self._draining, None)
         while True:
             at, name = self._timers[0] if self._timers else (now + 1, "")
             due = self._segments.next_time
@@ -361,16 +396,16 @@ class Queue:
 
     def dump(self) -> QueueState | None:
         """Return the state for :meth:`load`, without segments; ``None`` if it is empty without bound consumers."""
-        if not (self.depth or self.consumers or self._early):
+        if not (self.depth or self.consumers or self._early or self._drained):
             return None
         messages, consumers = list(self.messages.values()), list(self.consumers.values())
-        return QueueState(messages, consumers, self._early, self._order, self._turn)
+        return QueueState(messages, consumers, self._early, self._order, self._turn, self._drained)
 
     def load(self, state: QueueState) -> None:
         """Restore a state in an empty queue; the rules may have changed since it was saved."""
         self.messages = {message.id: message for message in state.messages}
         self.consumers = {consumer.name: consumer for consumer in state.consumers}
-        self._early, self._order, self._turn = state.early, state.order, state.turn
+        self._early, self._order, self._turn, self._drained = state.early, state.order, state.turn, state.drained
         self._unreadable = {message.id for message in state.messages if message.given_up_at}
         # a sorted list is a heap
         self._timers = sorted(

@@ -79,13 +79,17 @@ class Consumer(msgspec.Struct, array_like=True):
 
 
 class QueueState(msgspec.Struct, array_like=True):
-    """The state of a queue: messages oldest first, consumers in the order in which they bound."""
+    """The state of a queue: messages oldest first, consumers in the order in which they bound.
+
+    :ivar drained: the times of the latest orders to drain it, by their numbers (new in version 7)
+    """
 
     messages: list[QueuedMessage]
     consumers: list[Consumer]
     early: dict[str, int]
     order: int
     turn: str | None
+    drained: dict[int, int] = {}
 
 
 def choose(
@@ -209,6 +213,11 @@ class _Part:
         ends = numbers[_EXPIRES_AT]
         return self._take(there & (ends > 0) & (ends <= now))
 
+    def take_received(self, until: int) -> list[Row]:
+        """Take the messages that were received up to a time."""
+        numbers, _, there = self._content
+        return self._take(there & (numbers[_RECEIVED_AT] <= until))
+
     def take(self, topic: str, partition: int, offset: int) -> list[Row]:
         """Take the message at an offset, if it is there."""
         numbers, (topics, *_), there = self._content
@@ -240,7 +249,7 @@ class Segments:
 
     def __init__(self, locations: dict[str, MessageLocation]) -> None:
         """Begin empty. ``locations``: of the messages that are in no segment, by their ids: kept up to date."""
-        self._locations = locations
+        self.locations = locations
         self.load(())
 
     def load(self, segments: Iterable[Segment]) -> None:
@@ -272,7 +281,7 @@ class Segments:
 
     def add(self, messages: Iterable[QueuedMessage]) -> None:
         """Put messages into a segment, which wait, and are in their order."""
-        rows = [(message, self._locations.pop(message.id)) for message in messages]
+        rows = [(message, self.locations.pop(message.id)) for message in messages]
         texts = [at.topic for _, at in rows], [at.subject for _, at in rows], [at.consumer for _, at in rows]
         numbers = np.array([_numbers(*row) for row in rows], np.int64).T
         self._append(_packed(numbers, texts, np.ones(len(rows), np.bool_)))
@@ -287,6 +296,10 @@ class Segments:
         """Give back the messages whose time to live has ended."""
         due = [part for part in self._parts if 0 < part.segment.next_time <= now]
         return self._give_back(row for part in due for row in part.take_due(now))
+
+    def take_received(self, until: int) -> list[QueuedMessage]:
+        """Give back messages that were received up to a time, of one segment; none if no segment has any."""
+        return next(filter(None, (self._give_back(part.take_received(until)) for part in self._parts)), [])
 
     def take(self, message: str) -> list[QueuedMessage]:
         """Give back a message, if it is there."""
@@ -311,7 +324,7 @@ class Segments:
     def _give_back(self, rows: Iterable[Row]) -> list[QueuedMessage]:
         found = []
         for message, at in rows:
-            self._locations[message.id] = at
+            self.locations[message.id] = at
             found.append(message)
         if found:
             self._parts = [part for part in self._parts if part.segment.count]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -13,10 +13,21 @@ from hypothesis import strategies as st
 
 from ackstream.jobs.queues.endpoint import OLDEST_VERSION, PIECE, STATE_VERSION, Endpoint
 from ackstream.jobs.queues.queue import MAX_TTL_MS, STEP_MS, UNREADABLE_MS, Queue
-from ackstream.jobs.queues.records import Arrival, ConsumerReport, answer_unknown
+from ackstream.jobs.queues.records import Arrival, ConsumerReport, Event, answer_unknown
 from ackstream.jobs.queues.state import SEGMENT
 from ackstream.protocol import queues
-from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotSettled, SettleMessages, Unbind, Unbound
+from ackstream.protocol.queues import (
+    Alive,
+    Bind,
+    Bound,
+    Drain,
+    Drained,
+    MessageDelivered,
+    NotSettled,
+    SettleMessages,
+    Unbind,
+    Unbound,
+)
 from ackstream.spark.records import LOOKS
 from tests.jobs.queues.rules import amps, backoff, solace
 
@@ -436,15 +447,15 @@ def test_a_queue_that_holds_nothing_needs_no_state() -> None:
 STATE = (
     b"\x95\x1e\x81\xa1A\x94\x07\xcduN\x05\x81\xa5m-2-0\x06\x84\xa5m-1-0\x98\xa1m\x01\x00\x05\xa6orders\x01\x01"
     b"\xa1A\xa5m-2-0\x98\xa1m\x02\x00\x05\xa6orders\x02\x01\xa1A\xa5m-3-0\x98\xa1m\x03\x00\x05\xa6orders\x03\x01"
-    b"\xa1A\xa5m-4-0\x98\xa1m\x04\x00\x05\xa6orders\x04\x00\xc0\x95\x94\x9b\xa5m-1-0\x01\xc0\xc3\xc2\x01\x01\xcd"
+    b"\xa1A\xa5m-4-0\x98\xa1m\x04\x00\x05\xa6orders\x04\x00\xc0\x96\x94\x9b\xa5m-1-0\x01\xc0\xc3\xc2\x01\x01\xcd"
     b"\x04\x06\x80\x90\x00\x9b\xa5m-2-0\x02\xc0\xc2\xc2\x01\x00\x00\x81\xa1A\xcd\xea~\x90\x00\x9b\xa5m-3-0\x03"
     b"\xce\x00\x01_\x93\xc3\xc2\x01\x00\x00\x81\xa1A\xcd\xea~\x90\x00\x9b\xa5m-4-0\x04\xc0\xc3\xc3\x00\x00\x00"
     b"\x80\x90\x00\x91\x95\xa1A\x02\x92\xa6failed\xa8accepted\x82\xa5m-2-0\xc0\xa5m-3-0\x0a\xc2\x81\xa5m-9-0\xce"
-    b"\x05&\\\x1e\x04\xa1A\x90"
+    b"\x05&\\\x1e\x04\xa1A\x81M\x05\x90"
 )
 """At 30 ms: A (session 7, backlog 2) holds 2 and 3 until 60,030, and its application has 3 since 10; 1 failed once and
 is delayed until 1,030; 2 may not become a dead letter; 3 expires at 90,003; 4 is a barrier; 9 was settled before it
-arrived. Answer 6 is the delivery of 2, which A has not reported as received."""
+arrived. Answer 6 is the delivery of 2, which A has not reported as received. Order 77 drained the queue at 5 ms."""
 
 
 def _state(blob: bytes) -> Any:
@@ -472,15 +483,26 @@ def test_a_checkpoint_continues() -> None:
     assert service.timeout == 1_060 + LOOK
 
 
-def test_a_checkpoint_of_the_release_before_continues() -> None:
+UNDRAINED = STATE.replace(b"\x81M\x05\x90", b"\x80\x90")
+OF_VERSION_6 = UNDRAINED.replace(b"\xc0\x96\x94", b"\xc0\x95\x94").replace(b"\x04\xa1A\x80\x90", b"\x04\xa1A\x90")
+
+
+def test_a_checkpoint_without_orders_continues() -> None:
+    endpoint = Endpoint(amps(lease_ms=60_000, max_backlog=2), SESSION)
+    endpoint.load(6, OF_VERSION_6)
+    version, blob = endpoint.dump() or (0, b"")
+    assert (version, _state(blob)) == (STATE_VERSION, _state(UNDRAINED))
+
+
+def test_a_checkpoint_of_an_earlier_release_continues() -> None:
     """It had whether an application got a message, and not since when: since its last batch, as far as is known."""
     got, since = b"\xa5m-3-0\xc3", b"\xa5m-3-0\x1e"
-    former = STATE.replace(b"\xa5m-3-0\x0a", got)
+    former = OF_VERSION_6.replace(b"\xa5m-3-0\x0a", got)
     endpoint = Endpoint(amps(lease_ms=60_000, max_backlog=2), SESSION)
-    endpoint.load(STATE_VERSION - 1, former)
+    endpoint.load(5, former)
     version, blob = endpoint.dump() or (0, b"")
-    assert (version, _state(blob)) == (STATE_VERSION, _state(former.replace(got, since)))
-    service = Service(amps(lease_ms=60_000, max_lease_ms=61_000, max_backlog=2), state=(STATE_VERSION - 1, former))
+    assert (version, _state(blob)) == (STATE_VERSION, _state(UNDRAINED.replace(b"\xa5m-3-0\x0a", since)))
+    service = Service(amps(lease_ms=60_000, max_lease_ms=61_000, max_backlog=2), state=(5, former))
     service.batch(*((at, _settle(3, session=7, outcome="working")) for at in range(10_000, 80_000, 10_000)))
     assert ("m-3-0", 61_030, "lease") in service.happened("message", "at", "reason")
 
@@ -585,14 +607,15 @@ def test_rules_may_change_between_starts_and_apply_to_what_is_in_the_queue() -> 
 
 @pytest.mark.parametrize("version", [OLDEST_VERSION - 1, STATE_VERSION + 1])
 def test_a_state_of_an_unknown_version_is_refused(version: int) -> None:
-    with pytest.raises(ValueError, match=f"version {version}; this release reads version 6"):
+    with pytest.raises(ValueError, match=f"version {version}; this release reads version 7"):
         Endpoint(solace(), SESSION).load(version, b"")
 
 
-def test_a_bind_to_an_unknown_queue_is_rejected() -> None:
-    said = [ConsumerReport(1, 0, 1, b"A", queues.write(_bind())), ConsumerReport(1, 0, 2, b"A", b"[]")]
+def test_a_bind_and_an_order_for_an_unknown_queue_are_rejected() -> None:
+    values = (queues.write(_bind()), b"[]", queues.write(Drain("nowhere", "ada", 2)))
+    said = [ConsumerReport(1, 0, offset, b"A", value) for offset, value in enumerate(values)]
     answers, unreadable = answer_unknown("nowhere", said)
-    assert answers == [Unbound("nowhere", "A", 1, "unknown-queue")]
+    assert answers == [Unbound("nowhere", "A", 1, "unknown-queue"), Unbound("nowhere", "ada", 2, "unknown-queue")]
     assert [report.value for report, _ in unreadable] == [b"[]"]
 
 
@@ -612,6 +635,7 @@ records = st.one_of(
         lambda message, name, session, outcome: _settle(message, consumer=name, session=session, outcome=outcome),
         st.integers(1, 9), consumers, st.integers(1, 2), st.sampled_from(("accepted", "working", *ALL)),
     ),
+    st.builds(lambda order: Drain("q", "ada", order), st.integers(1, 3)),
     st.none(),
 )  # fmt: skip
 rules = st.sampled_from(
@@ -693,7 +717,13 @@ def test_neither_where_batches_are_cut_nor_what_is_put_aside_or_handed_over_at_o
     whole = _played(rules, history, cut=False)
     cut = _played(rules, history, cut=True, segment=segment, piece=piece, step=step)
     assert whole.answers == cut.answers
-    assert whole.events == cut.events
+    assert _in_order(whole.events) == _in_order(cut.events)
+
+
+def _in_order(events: list[Event]) -> list[Event]:
+    """Return the events of each order to drain by their messages, which leave at once."""
+    groups = groupby(events, lambda event: event.reason == "drained" and event.at)
+    return [event for drained, group in groups for event in (sorted(group, key=repr) if drained else group)]
 
 
 @given(rules, histories, st.sampled_from((1, 2, SEGMENT)))
@@ -726,7 +756,7 @@ def test_no_message_is_lost_or_held_twice_and_the_rows_tell_all(
     assert len(deliveries) >= len(delivered)
     numbers: dict[Any, list[int]] = {}
     for answer in service.answers:
-        if not isinstance(answer, Unbound) and answer.number:
+        if not isinstance(answer, (Unbound, Drained)) and answer.number:
             numbers.setdefault((answer.consumer, answer.session), []).append(answer.number)
     for told in numbers.values():
         # a session's number begins again where the same one is bound again
