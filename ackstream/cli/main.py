@@ -331,7 +331,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(administration.print_settings, administration.print_jars),
     *(run_together, submit, gateway, connect, route),
     *(requests.send, requests.ack, requests.respond),
-    *(messages.publish, messages.read, messages.consume),
+    *(messages.publish, messages.read, messages.consume, messages.drain),
     *(monitoring.watch, monitoring.inflight),
     *(tables.outcomes, tables.sql, tables.maintain, tables.migrate, administration.redrive),
     *(administration.register, monitoring.topics, administration.acls, administration.password, conformance),

@@ -167,8 +167,11 @@ def _queues(incomplete: str) -> list[str]:
         return []
 
 
+Queue = Annotated[str, typer.Argument(help="Queue of the settings.", metavar="QUEUE", autocompletion=_queues)]
+
+
 def consume(
-    queue: Annotated[str, typer.Argument(help="Queue of the settings.", metavar="QUEUE", autocompletion=_queues)],
+    queue: Queue,
     *,
     name: Name = "terminal",
     outcome: Annotated[Outcome, typer.Option(help="How each message is settled.", metavar="OUTCOME")] = "accepted",
@@ -198,6 +201,22 @@ def consume(
         settings.kafka, queue=queue, name=name, outcomes=declared, lake=lake, backlog=1 if count else None
     )
     _print_all(made, printed, f"Consuming {queue} as {name}.", count, as_json=as_json)
+
+
+def drain(
+    queue: Queue,
+    timeout: terminal.Timeout = "60s",
+) -> None:
+    """Empty a work queue: its messages become dead letters, as rejected ones do; later messages stay.
+
+    Consumers that hold some may still work on them. Then: ackstream redrive "queue = 'orders' AND reason = 'drained'"
+    """
+    from ackstream.client import drain_queue
+
+    console, seconds = terminal.Terminal(), terminal.milliseconds("--timeout", timeout) / 1000
+    with console.status(terminal.data(f"Waiting for the queues job to drain {queue}")):
+        number = drain_queue(terminal.load().kafka, queue=queue, timeout=seconds)
+    console.print(terminal.data(f"The queue {queue} is drained; messages given up: {number:,}."))
 
 
 def _print_all(

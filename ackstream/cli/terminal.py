@@ -40,7 +40,7 @@ FAILED, WRONG_INPUT, NO_ANSWER, INTERRUPTED = 1, 2, 3, 130
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Count = Annotated[int | None, typer.Option(min=1, help="Stop after N; without it at Ctrl-C.", metavar="N")]
-Timeout = Annotated[str, typer.Option(metavar="DURATION", help="Time to wait for the settle job.")]
+Timeout = Annotated[str, typer.Option(metavar="DURATION", help="Time to wait for the answer of the job.")]
 Headers = Annotated[
     list[str] | None, typer.Option("--header", "-H", help="Further header; repeatable.", metavar="NAME=VALUE")
 ]

@@ -30,6 +30,7 @@ from ackstream.client.publishing.publisher import Publisher as Publisher
 from ackstream.client.queries.bookmarks import LogMessage as LogMessage
 from ackstream.client.queries.message_stream import MessageStream as MessageStream
 from ackstream.client.queries.query_client import QueryClient as QueryClient
+from ackstream.client.queues._queue_link import drain_queue as drain_queue
 from ackstream.client.queues.queue_consumer import QueueConsumer as QueueConsumer
 from ackstream.client.queues.queue_consumer import QueueStatistics as QueueStatistics
 from ackstream.client.queues.queued_messages import FlowQos as FlowQos

@@ -108,7 +108,7 @@ class SettleTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the 
 
 
 class BindTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field
-    """The bind was not answered: the job that serves the queues is not running, or far behind."""
+    """The job that serves the queues did not answer: it is not running, or far behind."""
 
 
 class UnknownQueueError(ClientError):

@@ -5,6 +5,8 @@ certificate, password or protocol, and a missing ACL. A broker that is away, and
 libraries (``library``).
 """
 
+import getpass
+import os
 import socket
 import ssl
 import struct
@@ -246,3 +248,11 @@ def _of_broker_certificate(name: str, security: KafkaSecurity, code: int, messag
             f"file with its authority as kafka.security.tls.ca."
         )
     return f"The certificate of Kafka at {name} is not valid ({message}): renew it at the broker."
+
+
+def operator(kafka: Kafka) -> str:
+    """Return the login of this process, or else its user, who may have a number only in a container."""
+    try:
+        return kafka.security.username or getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return str(os.getuid())

@@ -4,9 +4,7 @@ A letter and its row in the audit are sent in one transaction of Kafka. So a let
 a run that is killed leaves neither. The transactional id is one for the system: a second run ends the first.
 """
 
-import getpass
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +18,7 @@ from ackstream.client.errors import RedriveStopped
 from ackstream.errors import BadParameterError, UnreachableError
 from ackstream.kafka import clients
 from ackstream.kafka.library import end_transaction, is_fenced, partition_of, producer_identity
+from ackstream.kafka.login import operator
 from ackstream.kafka.parties import REDRIVE
 from ackstream.kafka.reader import POLL_MS, TopicReader, check_topics
 from ackstream.protocol import record_headers
@@ -158,7 +157,7 @@ class _Run(clients.Closing):
         self._lake, self._reader, self._to, self._report = settings.lake, reader, to, report
         self._audit, self._messages = kafka.topic(AUDIT), kafka.topic(MESSAGES)
         self._queues = {queue.name for queue in settings.queues}
-        self._who = kafka.security.username or user()
+        self._who = operator(kafka)
         # copies of another system's letters come back to its own topic
         back = {kafka.topic(DEAD_LETTERS), kafka.topic(ACKS), *([source] if source else [])}
         self._returning = TopicReader.at_end(kafka, *sorted(back))
@@ -280,14 +279,6 @@ class _Run(clients.Closing):
                 )
             if left <= -BEHIND_SECONDS or (left <= 0 and not records):
                 return
-
-
-def user() -> str:
-    """Return the name of the user of this process; in a container it may have a number only."""
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        return str(os.getuid())
 
 
 def came_back(record: Any, sent: set[str], publisher: str) -> bool:

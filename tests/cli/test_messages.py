@@ -7,6 +7,7 @@ import signal
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -266,3 +267,25 @@ def test_the_queues_of_the_settings_complete_the_command(tmp_path: Path, monkeyp
     monkeypatch.setenv("COMP_WORDS", "ackstream consume w")
     monkeypatch.setenv("COMP_CWORD", "2")
     assert CliRunner().invoke(app, [], prog_name="ackstream").stdout.split() == ["work"]
+
+
+def test_a_queue_is_drained_and_the_number_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    drained: list[tuple[str, float]] = []
+
+    def drain(_kafka: Any, *, queue: str, timeout: float) -> int:
+        drained.append((queue, timeout))
+        return 1_003
+
+    monkeypatch.setattr(client, "drain_queue", drain)
+    result = run("drain", "orders[eu]", "--timeout", "5s")
+    expected = "The queue orders[eu] is drained; messages given up: 1,003.\n"
+    assert (result.exit_code, result.stdout, drained) == (0, expected, [("orders[eu]", 5)])
+
+
+@pytest.mark.parametrize(("error", "code"), [(client.UnknownQueueError, 1), (client.BindTimeout, 3)])
+def test_a_queue_that_is_not_drained_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, error: type[client.ClientError], code: int
+) -> None:
+    monkeypatch.setattr(client, "drain_queue", Mock(side_effect=error("Correct the name.")))
+    result = run("drain", "orders")
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", "Correct the name.\n")

@@ -26,6 +26,7 @@ from ackstream.jobs.persist import job as persist
 from ackstream.jobs.queues.job import JOB
 from ackstream.kafka import clients
 from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.login import operator
 from ackstream.kafka.topics import ensure_topics
 from ackstream.lake import tables
 from ackstream.protocol import queues
@@ -58,6 +59,7 @@ def _queue(name: str, **rules: Any) -> QueueSettings:
 
 QUEUES = (
     _queue("terminal"),
+    _queue("drained", max_backlog=1, backoff=QueueBackoff(initial="1h", max="1h")),  # type: ignore[arg-type]
     _queue("restarted", max_backlog=2),
     _queue("moved"),
     _queue("retired"),
@@ -202,7 +204,7 @@ def system(spark: SparkSession, broker: str, tmp_path_factory: pytest.TempPathFa
     persisting = persist.JOB.start(spark, settings)
     made = System(spark, settings)
     # one commit for all tests
-    for queue in QUEUES[9:]:
+    for queue in QUEUES[10:]:
         made.publish(queue.name, *map(str, range(1, 6 if queue.name != "shared" else 21)))
     made.publish("gathered", "6", headers=(("barrier", b"true"),))
     made.publish("received", "6")
@@ -711,14 +713,53 @@ def test_without_the_job_a_bind_is_not_answered(kafka: Kafka) -> None:
         QueueConsumer(kafka, queue="q", name="A", bind_timeout=0.5)
 
 
-def test_a_queue_is_consumed_from_a_terminal(system: System, tmp_path: Path) -> None:
-    settings = tmp_path / "ackstream.toml"
+def _in_terminal(system: System, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    settings = directory / "ackstream.toml"
     kafka = f'[kafka]\nbootstrap = "{system.kafka.bootstrap}"\ntopic_prefix = "{system.kafka.topic_prefix}"\n'
     settings.write_text(f'{kafka}partitions = 2\n[lake]\npath = "{system.settings.lake.path}"\n')
+    command = [sys.executable, "-m", "ackstream", "--settings", str(settings), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+
+
+def test_an_operator_drains_a_queue_and_redrives_its_messages(system: System, tmp_path: Path) -> None:
+    system.publish("drained", "scheduled", "held", "waiting", stored=True)
+    refused: list[Any] = []
+    with system.consumer("drained", outcomes=OUTCOMES, on_refused=refused.append) as consumer:
+        _take(consumer, 1)[0].settle("failed")
+        (held,) = _take(consumer, 1)
+        assert held.value == b"held"
+        done = _in_terminal(system, tmp_path, "drain", "drained")
+        assert (done.returncode, done.stdout) == (0, "The queue drained is drained; messages given up: 3.\n"), (
+            done.stderr
+        )
+        held.settle()
+        system.publish("drained", "later")
+        (later,) = _take(consumer, 1)
+        assert (later.value, later.count) == (b"later", 1)
+        later.settle()
+        dead = system.dead_letters("drained", 3)
+        assert {(value, headers["reason"]) for _, value, headers in dead} == {
+            (value, b"drained") for value in (b"scheduled", b"held", b"waiting")
+        }
+        eventually(lambda: refused, "the refusal of the settlement")
+        assert (refused[0].message, refused[0].reason) == (held.id, "not-in-queue")
+        system.wait_for_exits("drained", 4)
+        rows = [event for event in system.events("drained") if event.reason == "drained"]
+        assert [(row.outcome, row.consumer) for row in rows] == [("dead-letter", operator(system.kafka))] * 3
+        assert redrive(system.settings, where="queue = 'drained' AND reason = 'drained'").redriven == 3
+        again = []
+        for _ in range(3):
+            (message,) = _take(consumer, 1)
+            again.append(message.value)
+            message.settle()
+        assert sorted(again) == [b"held", b"scheduled", b"waiting"]
+    unknown = _in_terminal(system, tmp_path, "drain", "nowhere")
+    assert (unknown.returncode, "There is no queue nowhere" in unknown.stderr) == (1, True)
+
+
+def test_a_queue_is_consumed_from_a_terminal(system: System, tmp_path: Path) -> None:
     system.publish("terminal", "one", "two")
-    command = [sys.executable, "-m", "ackstream", "--settings", str(settings), "consume", "terminal"]
-    command += ["--count", "2", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    done = _in_terminal(system, tmp_path, "consume", "terminal", "--count", "2", "--json")
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == ["one", "two"]
     system.wait_for_exits("terminal", 2)

@@ -5,6 +5,8 @@ The other side is a TLS server; what a real broker does with logins is in tests/
 
 from __future__ import annotations
 
+import getpass
+import os
 import socket
 import ssl
 import struct
@@ -18,7 +20,7 @@ import pytest
 
 from ackstream.errors import AccessRefusedError, UnreachableError
 from ackstream.kafka import clients
-from ackstream.kafka.login import addresses, check_login
+from ackstream.kafka.login import addresses, check_login, operator
 from ackstream.settings import Kafka
 from ackstream.settings.kafka import KafkaSecurity
 from ackstream.settings.security import Tls
@@ -158,3 +160,14 @@ def test_what_ends_each_connection_is_not_called_another_service(monkeypatch: py
 
 def test_addresses_are_those_of_the_settings() -> None:
     assert list(addresses("a:1, b:2,[::1]:3")) == [("a", 1), ("b", 2), ("::1", 3)]
+
+
+def test_an_operator_is_named_by_the_login_then_by_the_user_then_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000830000")
+
+    login = KafkaSecurity.model_construct(username="ada")
+    assert operator(Kafka().model_copy(update={"security": login})) == "ada"
+    assert operator(Kafka()) == getpass.getuser()
+    monkeypatch.setattr(getpass, "getuser", unknown)
+    assert operator(Kafka()) == str(os.getuid())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import math
-import os
 import pickle
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +13,7 @@ from kafka.errors import KafkaError, ProducerFencedError
 
 from ackstream.errors import BadParameterError, InputError
 from ackstream.redriving.letters import Content, Letter, contents, from_tables, letter_of
-from ackstream.redriving.runs import _Run, came_back, redrive, user
+from ackstream.redriving.runs import _Run, came_back, redrive
 from ackstream.settings import Lake, Settings
 from tests.lake.planes import fill
 
@@ -94,14 +92,6 @@ def test_numbers_that_are_none_are_not_read():
     wrong = [("__dlq.errors.topic", b"orders"), ("__dlq.errors.partition", b"x"), ("__dlq.errors.offset", b"")]
     assert letter_of(record(wrong)).place == ("orders", -1, -1)
     assert letter_of(record([("__dlq.errors.topic", b"orders"), ("__dlq.errors.offset", b"1" * 5_000)])).offset == -1
-
-
-def test_a_user_without_a_name_is_named_by_the_number(monkeypatch: pytest.MonkeyPatch):
-    def unknown() -> str:
-        raise KeyError("getpwuid(): uid not found: 1000830000")
-
-    monkeypatch.setattr(getpass, "getuser", unknown)
-    assert user() == str(os.getuid())
 
 
 @pytest.mark.parametrize(

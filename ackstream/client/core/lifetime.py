@@ -14,7 +14,7 @@ from functools import partial
 from math import inf
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from ackstream.client.core.connection import Loop, OfOneProcess
+from ackstream.client.core.connection import Connection, Loop, OfOneProcess
 from ackstream.client.errors import ThreadDiedError
 from ackstream.errors import AckstreamError
 from ackstream.kafka.clients import Closing
@@ -336,3 +336,15 @@ class Parts(Generic[R]):
         found = [record for _, parts in self._shards.values() for record in parts.values()]
         complete = all(len(parts) == kind[0] for kind, parts in self._shards.values())
         return found if found and len(self._shards) == self._expected and complete else None
+
+
+def answers(
+    connection: Connection, name: str, addressed: str, question: Callable[[], bytes], timeout: float
+) -> Iterator[bytes]:
+    """Write ``question`` to ``app-acks`` every 3 s until the timeout; yield the records for the name in a topic."""
+    until, session = time.monotonic() + timeout, Session[int]()
+    with connection.link(name, sends="app-acks", addressed=addressed) as link:
+        while (now := time.monotonic()) < until:
+            if session.due(now):
+                link.send(question())
+            yield from (record.value for record in link.read())

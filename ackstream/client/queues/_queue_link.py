@@ -12,18 +12,20 @@ from typing import Any
 import msgspec
 from kafka.errors import KafkaError
 
-from ackstream.client.core.connection import Connection
-from ackstream.client.core.lifetime import Lasting, Lifetime, call_handler
+from ackstream.client.core.arguments import check_length
+from ackstream.client.core.connection import Brokers, Connection, connection_of
+from ackstream.client.core.lifetime import Lasting, Lifetime, answers, call_handler
 from ackstream.client.errors import BindTimeout, UnknownQueueError
 from ackstream.client.options import QueueOptions
 from ackstream.client.queues._queue_session import AckBatches, QueueSession
 from ackstream.client.queues.queued_messages import FlowQos, MessageFetcher, QueueMessage, Settle, outcomes_of
 from ackstream.errors import NotConnectedError
 from ackstream.kafka.clients import Failures, may_pass, monotonic_ms
+from ackstream.kafka.login import operator
 from ackstream.kafka.reader import BACKOFF_SECONDS, POLL_MS
 from ackstream.protocol import queues
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.readers import SampleOutcome
+from ackstream.protocol.readers import MAX_NAME, SampleOutcome
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +76,7 @@ class QueueLink:
         if self._life.error is not None:
             raise self._life.error
         if not answered:
-            raise BindTimeout(
-                f"No answer to the bind of {self._bind.consumer} to the queue {self._bind.queue} within {timeout:g} s:"
-                " start the job that serves the queues (`ackstream submit queues`)."
-            )
+            raise _silent(f"the bind of {self._bind.consumer} to the queue {self._bind.queue}", timeout)
 
     @property
     def bound(self) -> queues.Bound | None:
@@ -238,8 +237,7 @@ class QueueLink:
         if reason == "replaced":
             self._life.fail(NotConnectedError(f"Another consumer named {consumer} has bound to the queue {queue}."))
         elif reason == "unknown-queue":
-            remedy = "add it to [[queues]] of the service's settings, or correct the name"
-            self._life.fail(UnknownQueueError(f"There is no queue {queue}: {remedy}."))
+            self._life.fail(_unknown(queue))
         else:
             log.warning("The session of %s at the queue %s was lost; it binds again.", consumer, queue)
             with self.changed:
@@ -288,3 +286,39 @@ class QueueLink:
                     log.error("Gave back message %s, which %s.", one.message, self._fetcher.absence)
                     self._send(self._session.refuse(one))
             self.changed.notify_all()
+
+
+def drain_queue(bootstrap_servers: Brokers, *, queue: str, timeout: float = 60.0) -> int:
+    """Give up all messages of a queue that were published until now, as if rejected; return how many it had.
+
+    Those that consumers hold are among them, and their settlements have no effect.
+
+    :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings
+    :param timeout: seconds to wait for the job that serves the queues; later, it still carries the order out
+    :raises BadParameterError: no queue can have the name
+    :raises UnknownQueueError: the settings of the job do not have the queue
+    :raises BindTimeout: the job does not answer
+    :raises UnreachableError: no broker, or a topic is missing
+    """
+    connection = connection_of(bootstrap_servers)
+    check_length("queue", queue, MAX_NAME)
+    order = queues.Drain(queue, operator(connection.kafka), secrets.randbits(53))
+    record = queues.write(order)
+    for value in answers(connection, order.consumer, "queue-deliveries", lambda: record, timeout):
+        with suppress(RecordError):
+            answer = queues.read_answer(value)
+            if isinstance(answer, queues.Drained) and answer.session == order.session:
+                return answer.count
+            if isinstance(answer, queues.Unbound) and answer.session == order.session:
+                raise _unknown(queue)
+    raise _silent(f"the order to drain the queue {queue}, which stays in force,", timeout)
+
+
+def _unknown(queue: str) -> UnknownQueueError:
+    remedy = "add it to [[queues]] of the service's settings, or correct the name"
+    return UnknownQueueError(f"There is no queue {queue}: {remedy}.")
+
+
+def _silent(event: str, timeout: float) -> BindTimeout:
+    remedy = "start the job that serves the queues (`ackstream submit queues`)"
+    return BindTimeout(f"No answer to {event} within {timeout:g} s: {remedy}.")

@@ -17,7 +17,7 @@ from kafka.errors import KafkaError
 
 from ackstream.client.core.arguments import check_length
 from ackstream.client.core.connection import Brokers, Connection, Producer, ReliableSender, Sending, connection_of
-from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Lifetime, Parts, Session
+from ackstream.client.core.lifetime import AGAIN_SECONDS, ALIVE_PER_LEASE, Lifetime, Parts, Session, answers
 from ackstream.client.errors import SamplesGoneError, TakenOverError
 from ackstream.client.reading import samples
 from ackstream.client.reading._reader_history import ReaderHistory
@@ -27,7 +27,7 @@ from ackstream.errors import StartError
 from ackstream.kafka.clients import CLOSE_SECONDS, failure
 from ackstream.protocol import messages, readers
 from ackstream.protocol.json import RecordError
-from ackstream.protocol.readers import Answer, ConsumerRecord, KnownWriter
+from ackstream.protocol.readers import ConsumerRecord, KnownWriter
 from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings import Lake
 
@@ -262,7 +262,9 @@ def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeou
     connection = connection_of(bootstrap_servers)
     check_length("name", name, MAX_NAME_CHARACTERS)
     removed: Parts[readers.ReaderRemoved] = Parts()
-    for answer in _answers(connection, name, lambda: readers.ReaderStop(name), timeout):
+    stop = readers.write(readers.ReaderStop(name))
+    for value in answers(connection, name, "publisher-acks", lambda: stop, timeout):
+        answer = readers.read_answer(value)
         if isinstance(answer, readers.ReaderRemoved) and removed.add(answer).whole is not None:
             return
     raise settle_silent(f"The removal of reader {name} was not confirmed", timeout)
@@ -275,11 +277,14 @@ def known_readers(bootstrap_servers: Brokers, *, timeout: float = 60.0) -> list[
     """
     connection = connection_of(bootstrap_servers)
     # by number of the question: it is repeated, and a reader may be in another part of the answer by then
-    answers: defaultdict[int, Parts[readers.KnownReaders]] = defaultdict(Parts)
-    for answer in _answers(
-        connection, ASKING, lambda: readers.ReadersRequest(ASKING, 1 + secrets.randbits(62)), timeout
-    ):
-        if isinstance(answer, readers.KnownReaders) and (whole := answers[answer.number].add(answer).whole) is not None:
+    found: defaultdict[int, Parts[readers.KnownReaders]] = defaultdict(Parts)
+
+    def question() -> bytes:
+        return readers.write(readers.ReadersRequest(ASKING, 1 + secrets.randbits(62)))
+
+    for value in answers(connection, ASKING, "publisher-acks", question, timeout):
+        answer = readers.read_answer(value)
+        if isinstance(answer, readers.KnownReaders) and (whole := found[answer.number].add(answer).whole) is not None:
             return _merged_readers(reader for part in whole for reader in part.readers)
     raise settle_silent("The readers were not reported", timeout)
 
@@ -296,17 +301,3 @@ def _merged_readers(known: Iterator[readers.KnownReader]) -> list[readers.KnownR
                 unacknowledged=before.unacknowledged + reader.unacknowledged,
             )
     return sorted(found.values(), key=lambda reader: (reader.seen, reader.reader))
-
-
-def _answers(
-    connection: Connection, name: str, question: Callable[[], ConsumerRecord], timeout: float
-) -> Iterator[Answer]:
-    """Send a record, and yield the answers to the name; send another one now and then."""
-    until, session = time.monotonic() + timeout, Session[int]()
-    with connection.link(name, sends="app-acks", addressed="publisher-acks") as link:
-        while (now := time.monotonic()) < until:
-            if session.due(now):
-                link.send(readers.write(question()))
-            for record in link.read():
-                if (answer := readers.read_answer(record.value)) is not None:
-                    yield answer
