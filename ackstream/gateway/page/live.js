@@ -147,6 +147,10 @@ const ACTIONS = {
     verb: "Forget", title: "Forget this reader?",
     text: "Publishers no longer wait for it, and no messages are kept for it. If it is running, it ends with an error.",
   },
+  drain: {
+    verb: "Drain", title: "Drain this queue?",
+    text: "All messages published until now leave it, as rejected ones do. Consumers that hold some may still work on them.",
+  },
 };
 
 // none for those who may not act
@@ -226,8 +230,10 @@ function showPlanes(planes, jobs, now) {
   const queues = planes.queues.map((one) => [
     one.queue, number(one.consumers), number(one.held), span(one.oldest), number(one.delivered),
     [number(one.redelivered), one.redelivered ? "text-late" : ""], [number(one.settled), "text-good"],
-    [number(one.dead), one.dead ? "text-bad" : ""], ago(one.at, now)]);
-  table("queues", ["queue", "consumers", "held", "oldest", "delivered", "again", "settled", "dead", "newest"], queues, more("queues", queues));
+    [number(one.dead), one.dead ? "text-bad" : ""], ago(one.at, now),
+    ...actButton("drain", one.queue)]);
+  const queueHeads = ["queue", "consumers", "held", "oldest", "delivered", "again", "settled", "dead", "newest", ...(mayAct ? [""] : [])];
+  table("queues", queueHeads, queues, more("queues", queues));
   const lakes = planes.destinations.map((one) => [
     one.destination, one.behind === null ? "–" : [number(one.behind), one.behind ? "text-late" : "text-good"], ago(one.at, now)]);
   table("destinations", ["destination", "batches behind", "newest"], lakes);

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ackstream.client import delete_durable_subscription
+from ackstream.client import delete_durable_subscription, drain_queue
 from ackstream.errors import AckstreamError, InputError
 from ackstream.gateway import errors
 from ackstream.gateway.exchange import Dependencies
@@ -56,9 +56,9 @@ HEADERS = {
 
 
 class ActionOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The order of an operator; ``of``: the id of a dead letter, a correlation-id, or the name of a reader."""
+    """The order of an operator; ``of``: the id of a dead letter, a correlation-id, or a reader's or queue's name."""
 
-    action: Literal["redrive", "cancel", "forget"]
+    action: Literal["redrive", "cancel", "forget", "drain"]
     of: Annotated[str, msgspec.Meta(min_length=1, max_length=1_024, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
@@ -156,7 +156,17 @@ def _forget(parts: Dependencies, reader: str) -> str:
     return "The reader is removed: publishers no longer wait for it."
 
 
-_ACTIONS: dict[str, Callable[[Dependencies, str], str]] = {"redrive": _redrive, "cancel": _cancel, "forget": _forget}
+def _drain(parts: Dependencies, queue: str) -> str:
+    number = drain_queue(parts.settings.kafka, queue=queue, timeout=15.0)
+    return f"The queue is drained; messages given up: {number:,}."
+
+
+_ACTIONS: dict[str, Callable[[Dependencies, str], str]] = {
+    "redrive": _redrive,
+    "cancel": _cancel,
+    "forget": _forget,
+    "drain": _drain,
+}
 
 
 def _json(value: object) -> Response:

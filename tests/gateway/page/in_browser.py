@@ -208,6 +208,7 @@ class Page:
         monkeypatch.setattr(stories, "rows", lambda *_: [])
         monkeypatch.setattr(pages, "redrive", self._redrive)
         monkeypatch.setattr(pages, "delete_durable_subscription", lambda _kafka, *, name, **_: self._call(name))
+        monkeypatch.setattr(pages, "drain_queue", lambda _kafka, *, queue, **_: self._call(queue) or 3)
 
     def __enter__(self) -> Self:
         settings = Settings(gateway=Gateway(port=0, operators=self._operators))
@@ -355,6 +356,17 @@ def test_an_operator_acts_by_keyboard_alone_and_nothing_is_done_before_it_is_con
     assert (row.command, row.path, row.subject, row.allowed) == (
         "gateway/actions/forget", page.calls[0], "anonymous", True
     )  # fmt: skip
+
+
+def test_a_queue_is_drained_after_a_confirmation(shown: tuple[Page, Browser]) -> None:
+    page, browser = shown
+    rows = "document.querySelectorAll('#queues tbody tr').length"
+    assert browser.run("document.querySelectorAll('#queues button.act').length") == browser.run(rows)
+    browser.run(_click("drain paint"))
+    assert page.calls == []
+    browser.run("document.getElementById('dialog-yes').click()")
+    browser.until("document.getElementById('dialog-result').textContent.includes('given up: 3')")
+    assert page.calls == ["paint"]
 
 
 def test_a_dead_letter_and_an_open_request_have_their_actions(shown: tuple[Page, Browser]) -> None:

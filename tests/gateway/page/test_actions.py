@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from ackstream.client.errors import SettleTimeout
+from ackstream.client.errors import SettleTimeout, UnknownQueueError
 from ackstream.gateway.exchange import Exchange
 from ackstream.gateway.page import live, pages
 from ackstream.protocol import record_headers
@@ -23,8 +23,8 @@ from tests.gateway.parts import URL, Web, failure
 if TYPE_CHECKING:
     import httpx
 
-LETTER, READER, REQUEST = "signals-0-7", "store", "lamp"
-ORDERS = {"redrive": LETTER, "forget": READER, "cancel": REQUEST}
+LETTER, READER, REQUEST, QUEUE = "signals-0-7", "store", "lamp", "orders"
+ORDERS = {"redrive": LETTER, "forget": READER, "cancel": REQUEST, "drain": QUEUE}
 OPERATED = {
     "users": {**USERS, "oscar": {"password": USERS["ada"], "roles": ["operator"]}},
     "access": [*ACCESS, {"roles": ["user:operator"], "grant": ["READ"]}],
@@ -42,6 +42,7 @@ class Done:
         self.open = {wire_id(REQUEST)}
         monkeypatch.setattr(pages, "redrive", self._redrive)
         monkeypatch.setattr(pages, "delete_durable_subscription", self._forget)
+        monkeypatch.setattr(pages, "drain_queue", self._drain)
 
     def _redrive(self, _settings: Any, *, where: str) -> RedriveReport:
         self._call("redrive", where)
@@ -50,6 +51,11 @@ class Done:
     def _forget(self, _kafka: Any, *, name: str, timeout: float) -> None:
         assert 0 < timeout < 60
         self._call("forget", name)
+
+    def _drain(self, _kafka: Any, *, queue: str, timeout: float) -> int:
+        assert 0 < timeout < 60
+        self._call("drain", queue)
+        return 1_003
 
     def cancel(self, correlation_ids: set[str]) -> bool:
         self._call("cancel", correlation_ids)
@@ -89,7 +95,7 @@ def test_an_operator_acts_and_the_audit_has_who_what_when_and_on_what(done: Done
     assert answer.json()["of"] == ORDERS[action]
     ((name, value),) = done.calls
     assert name == action
-    assert value in (f"id = '{LETTER}'", READER) or {one.partition("#")[0] for one in value} == {REQUEST}
+    assert value in (f"id = '{LETTER}'", READER, QUEUE) or {one.partition("#")[0] for one in value} == {REQUEST}
     assert recorded(client) == [("command", "user:admin", f"gateway/actions/{action}", ORDERS[action], True, None)]
     (row,) = client.rows
     assert (row.address, row.method, row.received_at > 1_700_000_000_000) == ("127.0.0.1", "POST", True)
@@ -172,6 +178,17 @@ def test_the_settle_job_that_does_not_answer_is_409_with_the_remedy(done: Done) 
     assert client.rows[0].reason == str(done.error)
 
 
+def test_the_number_of_drained_messages_is_in_the_answer(done: Done) -> None:
+    answer = act(gateway(done), "drain", **as_("admin"))
+    assert answer.json()["result"] == "The queue is drained; messages given up: 1,003."
+
+
+def test_an_unknown_queue_is_409_with_the_remedy(done: Done) -> None:
+    done.error = UnknownQueueError("There is no queue orders: add it.")
+    answer = act(gateway(done), "drain", **as_("admin"))
+    assert (answer.status_code, answer.json()["message"]) == (409, str(done.error))
+
+
 def test_an_unexpected_error_is_500_and_in_the_audit(done: Done) -> None:
     done.error = OSError("the disk is full")
     client = gateway(done)
@@ -193,7 +210,7 @@ def test_no_text_leaves_its_place_in_the_condition(done: Done) -> None:
         b"{",
         b"[]",
         b'{"action": "redrive"}',
-        b'{"action": "drain", "of": "orders"}',
+        b'{"action": "purge", "of": "orders"}',
         b'{"action": "redrive", "of": ""}',
         b'{"action": "redrive", "of": 7}',
         b'{"action": "redrive", "of": "a\\nb"}',
