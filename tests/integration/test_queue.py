@@ -137,7 +137,9 @@ class System:
 
     def events(self, queue: str) -> list[Any]:
         rows = tables.read(self.spark, self.settings.lake, "queue_events")
-        return sorted(rows.where(rows.queue == queue).collect(), key=lambda row: (row.at, row.offset, row["count"]))
+        return sorted(
+            rows.where(rows.queue == queue).collect(), key=lambda row: (row.at, row.offset or 0, row["count"])
+        )
 
     def wait_for_exits(self, queue: str, number: int) -> None:
         eventually(lambda: sum(event.event == "left" for event in self.events(queue)) >= number, "all exits")
