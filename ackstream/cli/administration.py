@@ -247,7 +247,7 @@ def acls(
         return
     echo(f"Topics: {len(created)} of them new. ACLs: {added} of them new.")
     if further:
-        echo("These principals may do more than they need, which is left as it is:", err=True)
+        echo("These principals have more rights than they need, which stay unchanged:", err=True)
         for line in further:
             echo(f"  {line}", err=True)
 

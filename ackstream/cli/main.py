@@ -59,7 +59,7 @@ class Commands(TyperGroup):
 
 
 def _own_error(error: Exception) -> errors.AckstreamError | None:
-    """Return an error of the product as it is, and one of Kafka's library about its broker as the product says it."""
+    """Return an error of the product unchanged; convert one of Kafka's library about its broker to one."""
     if isinstance(error, errors.AckstreamError):
         return error
     if type(error).__module__.partition(".")[0] != "kafka":
@@ -72,7 +72,7 @@ def _own_error(error: Exception) -> errors.AckstreamError | None:
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    # brackets are brackets
+    # brackets are text, not markup
     rich_markup_mode=None,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 
-Name = Annotated[str, typer.Option(help="Client name; a newer client of the name replaces this one.", metavar="NAME")]
+Name = Annotated[str, typer.Option(help="Client name; a newer client of this name replaces this one.", metavar="NAME")]
 Outcome = Literal["accepted", "failed", "rejected"]
 
 
@@ -106,7 +106,7 @@ class _Receipts:
                 f"{self._name}/{seq} was not acknowledged within {self._seconds:g} s; it may be stored already or "
                 "later: is persist running?"
             ) from None
-        # a thread that waits for a future may go on before the callbacks
+        # a thread that waits for a future may continue before the callbacks
         took = self._ends.pop(seq, time.monotonic()) - since
         if self._as_json:
             shown = {"message": message, "stage": receipt.stage, "duplicate": receipt.duplicate}

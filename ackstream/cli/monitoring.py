@@ -222,7 +222,7 @@ def topics(
     if asyncapi:
         echo_json(document)
         return
-    table = PlainTable("topic", "written by", "read by", "what it carries")
+    table = PlainTable("topic", "written by", "read by", "contents")
     known = document["channels"].items()
     rows = [(one["address"], ", ".join(writers(name)), ", ".join(readers(name)), one["summary"]) for name, one in known]
     further = (*settings.correlate.request_topics, *settings.correlate.ack_topics)

@@ -175,7 +175,7 @@ def sql(
             columns = [column[0] for column in found.description or ()]
             rows = chain.from_iterable(iter(partial(found.fetchmany, ROWS), []))
             first = next(rows, None)
-            # SET and the like answer nothing
+            # SET and similar statements return no rows
             if first is not None or statement.type.name == "SELECT":
                 rows = chain([] if first is None else [first], rows)
                 headings = None if as_csv or as_json else list(map(_in_sql, columns))
@@ -190,7 +190,7 @@ def _in_sql(column: str) -> str:
 
 @cache
 def _reserved() -> frozenset[str]:
-    """Return the words that name a column in quotes alone."""
+    """Return the keywords that can name a column only in quotes."""
     from ackstream.lake.reading import connect
 
     query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
@@ -219,7 +219,7 @@ def _answering(lake: Lake) -> Iterator[DuckDBPyConnection]:
             names = [name for name in ALL_TABLES if f"Table with name {name} does not exist" in str(error)]
             raise (absent(names[0], lake.table(names[0])) if names else InputError(str(error))) from None
         except duckdb.ParserException as error:
-            raise InputError(f'{error}\nNames that are words of SQL need quotes: "offset" and "at", say.') from None
+            raise InputError(f'{error}\nSQL keywords used as names need quotes, such as "offset" and "at".') from None
         except duckdb.Error as error:
             raise InputError(str(error)) from None
 

@@ -144,7 +144,7 @@ class PlainTable(Table):
         """Begin with these headings; the numbered columns are aligned to the right."""
         super().__init__(box=None, pad_edge=False)
         for number, heading in enumerate(headings):
-            # no other command accepts an id that is cut
+            # other commands need the whole id
             self.add_column(data(heading), justify="right" if number in right else "left", overflow="fold")
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:

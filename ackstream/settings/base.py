@@ -54,16 +54,16 @@ Milliseconds = Annotated[int, pydantic.BeforeValidator(milliseconds)]
 """A duration (``"65s"``, ``"250ms"``, ``"1h"``), held as milliseconds, more than zero."""
 
 Pause = Annotated[int, pydantic.BeforeValidator(partial(milliseconds, least=0))]
-"""A duration that may be ``0s``: none."""
+"""A duration, which may be ``0s``."""
 
 ENDLESS = 2**63 - 1
 """The milliseconds of ``never``: longer than any other duration."""
 
 Endless = Annotated[int, pydantic.BeforeValidator(lambda value: ENDLESS if value == "never" else milliseconds(value))]
-"""A duration, or ``never``: it does not end."""
+"""A duration, or ``never``."""
 
 HomePath = pydantic.AfterValidator(lambda path: type(path)(os.path.expanduser(path)))  # noqa: PTH111 - also for texts
-"""For places of files: a leading ``~`` is the home directory, as in a shell."""
+"""For file paths: a leading ``~`` is the home directory, as in a shell."""
 
 duration: Any = pydantic.Field
 """The default of a :data:`Milliseconds` field, written as in the settings file."""
@@ -96,10 +96,10 @@ def _start(value: object) -> object:
 
 
 Start = Annotated[datetime | Literal["earliest", "latest"], pydantic.BeforeValidator(_start)]
-"""Where the reading of a topic starts: at one of its ends, or with the first record of a time or later."""
+"""Where reading of a topic starts: at its beginning, its end, or the first record at or after a time."""
 
 Limit = Annotated[int, pydantic.Field(ge=0)]
-"""A number that may be used up; 0 means no limit."""
+"""A maximum; 0 means no limit."""
 
 UNLIMITED: Any = pydantic.Field(0, validate_default=False)
 """The default of a :data:`Milliseconds` field that sets no limit unless it is given."""
@@ -113,7 +113,7 @@ class Part(pydantic.BaseModel):
     @pydantic.model_validator(mode="wrap")
     @classmethod
     def _known_keys(cls, values: Any, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
-        """Report unknown keys together with errors in the others."""
+        """Report unknown keys together with other errors."""
         unknown = [key for key in values if key not in cls.model_fields] if isinstance(values, dict) else []
         if not unknown:
             return handler(values)
@@ -133,7 +133,7 @@ class Part(pydantic.BaseModel):
         return self
 
     def _check(self) -> None:
-        """Raise a ``ValueError`` for values that do not fit each other."""
+        """Raise a ``ValueError`` for values that contradict each other."""
 
 
 def _again(entry: ErrorDetails) -> InitErrorDetails:
@@ -174,12 +174,12 @@ def problem(entry: Any) -> str:
         return _FORMS[context["pattern"]]
     if kind in _PROBLEMS:
         return _PROBLEMS[kind].format(**context)
-    # of a validator of one's own
+    # raised by a validator of this package
     return str(entry["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
 def without_secrets(address: str) -> str:
-    """Return an address or URL as others may read it: without user and query, which may be secrets."""
+    """Return an address or URL without user and query, which may be secrets."""
     return _CREDENTIALS.sub("…", address)
 
 
@@ -207,8 +207,8 @@ def sentence(entry: Any, settings: Part) -> str:
         value = without_secrets(value)
     hidden = value != entry["input"] or any(step in _HEADERS for step in location)
     if hidden and entry["type"] == "value_error" and isinstance(value, str):
-        # the reason has a part of the text
-        text = "a placeholder or a function in it is not known, or has no end"
+        # the reason contains a part of the text
+        text = "a placeholder or a function in it is unknown, or is not closed"
     value = f" is {value!r}"
     if entry["type"] != "union_tag_invalid" and _holds_secrets(location, entry):
         value, text = "", text.replace(str(entry["input"]) or "…", "…")
@@ -224,7 +224,7 @@ def _location(entry: Any) -> list[Any]:
 
 
 def _variable(location: list[Any], settings: Part) -> str:
-    """Return the environment name of the setting in which something is wrong."""
+    """Return the environment name of the wrong setting."""
     found: Any = settings
     names = []
     for step in location:
@@ -236,10 +236,10 @@ def _variable(location: list[Any], settings: Part) -> str:
 
 
 def _holds_secrets(location: list[Any], entry: Any) -> bool:
-    """Return whether a wrong value may be, or contain, a password, so that no log may have it."""
+    """Return whether a wrong value may be, or contain, a password, which must not be logged."""
     value = entry["input"]
     tables = isinstance(value, (dict, list, tuple)) or entry["type"] in _NO_TABLE
-    # of the environment, where a table may have got into the variable of a text
+    # an environment variable for a text may hold a table by mistake
     tables |= isinstance(value, str) and value.lstrip().startswith(("{", "["))
     return tables or any(_SECRET.search(str(step)) for step in location)
 

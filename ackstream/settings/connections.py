@@ -27,14 +27,14 @@ _TLS = BeforeValidator(lambda value: {True: {}, False: None}[value] if isinstanc
 TemplateText = Annotated[str, Field(min_length=1), _IS_TEMPLATE]
 """A text with placeholders in double braces."""
 MappedText = Annotated[TemplateText, ELSEWHERE]
-"""The same, which may have secrets."""
+"""A text with placeholders that may contain secrets."""
 
 
 def _command_topic(text: str) -> None:
     # placeholders may give the thing of a command and the subject of a message, but not its kind
     topic = TopicPath.parse_whole(Template.parse(text).filled("x"))
     if signal_kind(topic, {}) is None:
-        raise ValueError("it is not the topic of a command or a message, and nothing else can be made of a payload")
+        raise ValueError("it is not the topic of a command or a message, and a payload can become nothing else")
 
 
 def _of_clients(mapping: dict[str, str]) -> None:
@@ -45,7 +45,7 @@ def _of_clients(mapping: dict[str, str]) -> None:
 
 
 Subject = Annotated[str, Field(pattern=r"^[^*\s]+$")]
-"""Whom a connection acts for, as ``subjects`` of ``[[gateway.access]]`` name it."""
+"""The subjects that a connection acts as; ``[[gateway.access]]`` grants them rights."""
 
 HeaderMapping = Annotated[dict[str, MappedText], AfterValidator(accepted_by(_of_clients))]
 PipelineText = Annotated[str, AfterValidator(accepted_by(Pipeline.parse))]
@@ -153,7 +153,7 @@ class KafkaConnection(OtherKafka, _Connection):
 
 
 class _Login(_Connection):
-    """``tls``: whom to trust and who one is; ``true`` for TLS with the authorities of the system."""
+    """``tls``: trusted and own certificates; ``true`` for TLS with the authorities of the system."""
 
     username: str | None = None
     password: OptionalSecret = None
@@ -174,7 +174,7 @@ class _Login(_Connection):
         return self.tls is not None
 
     def warning(self, own: str) -> str | None:
-        """Return the warning about the way to the other system."""
+        """Return the warning about an unencrypted connection to the other system."""
         (host,) = self.hosts(own)
         if self.password is None or self.encrypted or is_loopback(host):
             return None
@@ -252,7 +252,7 @@ class HttpPushConnection(_Login):
     url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$", repr=False), ELSEWHERE]
     parallelism: int = Field(1, ge=1, le=100)
     timeout: Milliseconds = duration("60s")
-    # with which it says nothing about a signal, which is sent again
+    # responses that do not settle a signal, which is sent again
     unavailable_statuses: tuple[Statuses, ...] = ("3xx", "401", "403", "407", "408", "425", "429", "5xx")
     sources: Annotated[tuple[Source, ...], AfterValidator(accepted_by(_no_sources))] = ()
     targets: tuple[HttpTargetSettings, ...] = Field(min_length=1)
@@ -278,9 +278,9 @@ Connection = Annotated[
 
 
 class RouteSettings(OtherKafka):
-    """Passes the messages of writers on to another system, as a publisher of its own there (Connext 31.12.8, R23).
+    """Forwards the messages of writers to another system, where it is a publisher (Connext 31.12.8, R23).
 
-    The options of ``[kafka]`` do not hold where ``bootstrap`` is given.
+    The options of ``[kafka]`` do not apply where ``bootstrap`` is given.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200)

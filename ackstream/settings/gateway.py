@@ -1,7 +1,7 @@
-"""``[gateway]``: where HTTP and WebSocket are served, and to whom; ``[[quotas]]``: the limits of tenants.
+"""``[gateway]``: addresses, users and access rules of HTTP and WebSocket; ``[[quotas]]``: the limits of tenants.
 
-Its files are read again when they change, without a restart. A file that cannot be used is refused, and the earlier
-content stays in force. A file is read once it has not changed for half a second, so that no half of it is used.
+Its files are read again when they change, without a restart. An unusable file is refused, and the earlier content stays
+in force. A file is read once it has not changed for half a second, so that no half-written one is used.
 """
 
 import ipaddress
@@ -29,7 +29,7 @@ ROLE = "role:"
 """The beginning of a role among subjects: ``role:PREFIX:NAME``. No issuer, user or proxy can give such a subject."""
 
 OWN = ("user", "proxy", "connection", "certificate", "role", "anonymous")
-"""Beginnings of subjects that are not for issuers."""
+"""Prefixes of subjects that an issuer cannot have."""
 
 _Rsa = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]
 Algorithm = Literal["HS256", "HS384", "HS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"] | _Rsa
@@ -55,17 +55,17 @@ class AccessRule(Part):
 
     def _check(self) -> None:
         if not (self.subjects or self.roles):
-            raise ValueError("the rule is for no one: name subjects or roles")
+            raise ValueError("the rule applies to no client: name subjects or roles")
 
     @property
     def rule(self) -> Rule:
-        """The same as it is applied: with the roles among the subjects."""
+        """The rule as it is applied: with the roles among the subjects."""
         holders = (*self.subjects, *(f"{ROLE}{role}" for role in self.roles))
         return Rule(holders, self.things, self.path, self.grant, self.labels)
 
 
 class User(Part):
-    """Someone with a password, of which the settings have the hash alone."""
+    """A user with a password, of which the settings hold only the hash."""
 
     password: SecretStr
     roles: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Issuer(Part):
     @classmethod
     def _not_our_own(cls, prefix: str) -> str:
         if prefix in OWN:
-            raise ValueError(f"no issuer can have it, as {', '.join(OWN)} are those of other subjects")
+            raise ValueError(f"an issuer cannot have it, as {', '.join(OWN)} are those of other subjects")
         return prefix
 
     def _check(self) -> None:
@@ -105,7 +105,7 @@ class Issuer(Part):
             raise ValueError("has several sources of keys: leave one of jwks_url, jwks_file and key_file")
         if self.remote:
             if any(algorithm.startswith("HS") for algorithm in self.algorithms):
-                raise ValueError("a key that is published is no shared secret: use key_file with HS256, or RS256")
+                raise ValueError("a published key cannot be a shared secret: use key_file with HS256, or RS256")
             if not is_secure(self.jwks_url or self.issuer):
                 raise ValueError(
                     "its keys cannot be found: issuer must be a URL with https://, or name jwks_url, jwks_file or "
@@ -133,7 +133,7 @@ class Proxy(Part):
             try:
                 network = ipaddress.ip_network(address)
             except ValueError as error:
-                raise ValueError(f"{address!r} is no address or network, such as 10.0.0.7 or 10.1.0.0/16") from error
+                raise ValueError(f"{address!r} is not an address or network such as 10.0.0.7 or 10.1.0.0/16") from error
             if network.prefixlen == 0:
                 raise ValueError(f"{address!r} is everyone: name the addresses of the proxy")
         return addresses
@@ -261,7 +261,7 @@ class Quota(Part):
     max_sockets: Limit = 0
 
     def _check(self) -> None:
-        """Refuse a limit of nothing, and a tenant without limits: an operator would believe that it has some."""
+        """Refuse a limit that counts nothing, and a tenant without limits, which an operator would think limited."""
         limits = {
             "namespaces": {"max_things": self.max_things, "max_bytes": self.max_bytes},
             "subjects": {"max_open_requests": self.max_open_requests, "max_sockets": self.max_sockets},
@@ -288,7 +288,7 @@ class WatchedFile(NamedTuple):
 
 
 class FileWatch(AbstractContextManager["FileWatch"]):
-    """Looks at files twice a second, in a thread, for the time of the block."""
+    """Checks files twice a second, in a thread, during the block."""
 
     def __init__(
         self, files: Iterable[WatchedFile], report: Callable[[str, str | None], None] = lambda *_: None
@@ -306,13 +306,13 @@ class FileWatch(AbstractContextManager["FileWatch"]):
             self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._closing.set()
         if self._files:
             self._thread.join()
 
     def look(self) -> None:
-        """Read those files again that have changed, but not since the last look."""
+        """Read the changed files again, once they have stayed the same since the last check."""
         for file, read in self._files.items():
             state = file_state(file.path)
             if state is None and self._seen[file] is not None:
@@ -340,7 +340,7 @@ class FileWatch(AbstractContextManager["FileWatch"]):
 
 def file_state(path: Path) -> tuple[int, ...] | None:
     """Return values that change with the content and the rights of a file; ``None`` while there is no file."""
-    # those of the file that a link leads to: Kubernetes changes the link
+    # those of the target of a link: Kubernetes replaces the link
     try:
         found = path.stat()
     except OSError:

@@ -14,7 +14,7 @@ from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings.base import UNLIMITED, Endless, HomePath, Limit, Milliseconds, Part, Pause, Start, duration
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""A name of a topic of Kafka."""
+"""The name of a Kafka topic."""
 
 
 def matches(patterns: Iterable[str], topic: str) -> bool:
@@ -57,7 +57,7 @@ class Correlate(Part):
         if timeout > STREAM_TIMEOUT_MS:
             raise ValueError(
                 f"must be {STREAM_TIMEOUT_MS // 1000}s or less, as connections and WebSockets wait no longer: a request"
-                " that needs more says so in its header timeout"
+                " that needs more sets its header timeout"
             )
         return timeout
 
@@ -79,7 +79,7 @@ class Correlate(Part):
         return 4 * self.max_value_bytes + 2_048 * self.max_labels + 262_144
 
     def allows_reply_topic(self, topic: str) -> bool:
-        """Return whether a request may choose a topic for its reply: it is a name of Kafka that a pattern matches."""
+        """Return whether a request may choose a topic for its reply: a valid topic name that a pattern matches."""
         return _TOPIC.fullmatch(topic) is not None and matches(self.reply_topics, topic)
 
     def accepts_reply_topic(self, topic: str, replies: str) -> bool:
@@ -102,7 +102,7 @@ class Archive(Part):
 
 
 class Twin(Part):
-    """The job that keeps the things."""
+    """The job that maintains the things."""
 
     trigger: Pause = duration("0s")
     max_offsets_per_trigger: int = Field(20_000, ge=1)
@@ -119,7 +119,7 @@ class PublishRule(Part):
     topics: tuple[str, ...] = ("*",)
 
     def covers(self, client: str, topic: str) -> bool:
-        """Return whether a client and a topic are of those."""
+        """Return whether the rule applies to a client and a topic."""
         return matches_any(self.clients, client) and matches_any(self.topics, topic)
 
 
@@ -231,11 +231,11 @@ class Query(Part):
 
 
 Fairness: TypeAlias = Literal["fast", "round-robin", "proportional"]
-"""Who gets the next message: the first consumer with room, each in turn, or the one that uses the smallest share of its
+"""The consumer that gets the next message: the first with room, each in turn, or that with the least used share of its
 backlog."""
 
 Settler: TypeAlias = Literal["holder", "strict", "sublet"]
-"""Who may settle a message: its holder; anyone while it has no holder; or anyone at any time."""
+"""Consumers that may settle a message: its holder; any while it has no holder; or any at any time."""
 
 ONCE = 100
 """The multiplier, in percent, with which delays stay as they are."""

@@ -48,7 +48,7 @@ class KafkaSecurity(Part):
 
     @property
     def principal(self) -> str:
-        """Who the clients are for the brokers, unless these map names otherwise; without ``User:``."""
+        """The principal of the clients, unless the brokers map names otherwise; without ``User:``."""
         if self.by_password:
             return self.username
         if self.mechanism == "OAUTHBEARER":
@@ -82,7 +82,7 @@ class KafkaSecurity(Part):
             raise ValueError(f"the mechanism OAUTHBEARER needs {', '.join(f'oauth.{name}' for name in missing)}")
 
     def warning(self, bootstrap: str) -> str | None:
-        """Return a warning about the way to these brokers; ``None`` if it exposes nothing."""
+        """Return a warning about an unencrypted connection to these brokers; ``None`` if it exposes nothing."""
         if not self.logs_in or self.encrypted or all(map(is_loopback, hosts_of(bootstrap))):
             return None
         return (
@@ -96,21 +96,21 @@ _OWNED = {
     *("enable.auto.commit", "auto.offset.reset", "transactional.id", "allow.auto.create.topics"),
     *("key.serializer", "value.serializer", "key.deserializer", "value.deserializer", "interceptor.classes"),
 }
-"""Options that the promises of jobs and clients depend on; an operator cannot change them."""
+"""Options that the guarantees of jobs and clients depend on; operators cannot change them."""
 
 
 def _free(options: dict[str, str]) -> dict[str, str]:
     for name in options:
         spelled = name.replace("_", ".")
         if spelled in _OWNED:
-            raise ValueError(f"{name} is set by ackstream itself, whose promises hang on it: remove it")
+            raise ValueError(f"{name} is set by ackstream itself, whose guarantees depend on it: remove it")
         if spelled.startswith(("security.", "ssl.")) or spelled == "sasl.mechanism":
             raise ValueError(f"{name} is set in kafka.security, for all clients at once: move it there")
     return options
 
 
 ClientOptions = Annotated[dict[str, str], AfterValidator(_free), Field(repr=False)]
-"""Options of Kafka clients in Kafka's spelling, without those that are not an operator's to change."""
+"""Options of Kafka clients in Kafka's spelling, without those that operators cannot change."""
 
 
 class KafkaOptions(Part):
@@ -154,7 +154,7 @@ class Kafka(Part):
         return name[1:] if name.startswith("=") else self.topic_prefix + name
 
     def group(self, name: str) -> str:
-        """Return a consumer group's real name: systems that share a cluster share no group either."""
+        """Return a consumer group's real name: systems on one cluster do not share groups."""
         return self.topic_prefix + name
 
     def group_of(self, job: str) -> str:
@@ -176,7 +176,7 @@ class Kafka(Part):
     def at(self, bootstrap: str | None, security: KafkaSecurity, options: dict[str, str], topic_prefix: str) -> Kafka:
         """Return the Kafka that clients of Python reach at other brokers, with another prefix.
 
-        Without ``bootstrap`` it is these brokers, whose security and options then hold where no others are given.
+        Without ``bootstrap`` it is these brokers, whose security and options then apply unless others are given.
         """
         if bootstrap is None:
             bootstrap, options = self.bootstrap, self.options.python | options
@@ -191,7 +191,7 @@ class Kafka(Part):
 class OtherKafka(Part):
     """A Kafka cluster of a connection or route; ``bootstrap`` names it unless it is the system's own.
 
-    Without a ``security`` of its own, ``[kafka.security]`` holds on the system's own cluster.
+    Without a ``security`` of its own, ``[kafka.security]`` applies on the system's own cluster.
     """
 
     bootstrap: str | None = Field(None, min_length=1, pattern="^[^@]*$")
@@ -206,7 +206,7 @@ class OtherKafka(Part):
         return hosts_of(self.bootstrap or own)
 
     def warning(self, own: str) -> str | None:
-        """Return the warning about the way to the brokers."""
+        """Return the warning about an unencrypted connection to the brokers."""
         return self.security.warning(self.bootstrap or own)
 
 

@@ -1,9 +1,9 @@
-"""All settings: the sections of ``conf/ackstream.toml`` and of the environment, which wins over the file.
+"""All settings: the sections of ``conf/ackstream.toml`` and of the environment, which overrides the file.
 
 Every key has an environment name ``ACKSTREAM_PART_KEY``: ``[correlate] shards`` is ``ACKSTREAM_CORRELATE_SHARDS``,
 ``[kafka.security.tls] ca`` is ``ACKSTREAM_KAFKA_SECURITY_TLS_CA``. Lists and tables are written as JSON there. The file
 is ``conf/ackstream.toml`` in the working directory, or the one that ``ACKSTREAM_CONF`` names; without a file the
-defaults hold. The meaning of each key is in ``conf/ackstream.toml``.
+defaults apply. The meaning of each key is in ``conf/ackstream.toml``.
 """
 
 import json
@@ -125,7 +125,7 @@ class Settings(Part):
         for destination in found:
             location = _location(destination.path)
             if location in used:
-                raise ValueError(f"the path of {destination.name} is {used[location]}: messages would be there twice")
+                raise ValueError(f"the path of {destination.name} is {used[location]}: it would have messages twice")
             used[location] = f"that of {destination.name}"
         return found
 

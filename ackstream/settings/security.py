@@ -1,8 +1,8 @@
 """Secrets, and TLS and OAuth of a connection to another system.
 
-All of it is checked when the settings are read: a file that is missing, a key that does not fit its certificate, or a
-password without use ends the start with one sentence. No secret is ever part of a text. Certificates and keys are read
-by the package cryptography, which is of the extra ``tls``.
+All of it is checked when the settings are read: a file that is missing, a key that does not fit its certificate, or an
+unused password stops the start with one sentence. No text ever contains a secret. Certificates and keys are read by the
+package cryptography, which the extra ``tls`` installs.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def _read_elsewhere(value: object, check: ValidatorFunctionWrapHandler, info: Va
         return check(text)
     with suppress(ValidationError):
         return check(text)
-    # the reasons may have a part of the text
+    # the reasons may contain a part of the text
     raise ValueError("the text that is read from there is not accepted: correct it")
 
 
 ELSEWHERE = WrapValidator(_read_elsewhere)
-"""Makes a text one that may stand elsewhere, as a :class:`Secret` does; the last entry of an ``Annotated``."""
+"""Lets a text be read from elsewhere, as a :class:`Secret` is; the last entry of an ``Annotated``."""
 
 MIN_KEY_CHARACTERS = 32
 
@@ -87,7 +87,7 @@ def _long_enough(key: Secret | None) -> Secret | None:
 
 OptionalSecret = Annotated[Secret | None, BeforeValidator(_read_secret), OR_NONE]
 OptionalKey = Annotated[OptionalSecret, AfterValidator(_long_enough)]
-"""A secret that signs."""
+"""A key for signatures."""
 OptionalPath = Annotated[Annotated[Path, HomePath] | None, OR_NONE]
 
 
@@ -107,7 +107,7 @@ def read_text(path: Path) -> str:
 
 
 class Tls(Part):
-    """Certificates in PEM: whom to trust, and who one is."""
+    """Trusted and own certificates, in PEM."""
 
     ca: OptionalPath = None
     certificate: OptionalPath = None
@@ -163,7 +163,7 @@ class Tls(Part):
         if "PRIVATE KEY-----" not in read_text(file):
             raise ValueError(f"the file {file} has no private key in PEM: name the one of {self.certificate} as key")
         try:
-            # without a password OpenSSL would ask for it at the terminal
+            # without a password OpenSSL would prompt for it at the terminal
             context.load_cert_chain(self.certificate, self.key, revealed(self.key_password))
         except ssl.SSLError as error:
             problem = "cannot be read: correct key_password, which is needed if the key is encrypted, or the file"
@@ -185,12 +185,12 @@ def _secure(url: str) -> str:
         raise ValueError("must begin with https://, or with http:// and a loopback address: others on the way could "
                          "read a secret, or change the keys with which tokens are signed")  # fmt: skip
     if "@" in urlsplit(url).netloc:
-        raise ValueError("it names a user, who is not needed there: remove it")
+        raise ValueError("it names a user, which is not needed: remove it")
     return url
 
 
 SecureUrl = Annotated[str, AfterValidator(_secure)]
-"""A URL of a server that must be the one it names; empty if none is given."""
+"""The URL of a server whose identity is verified; empty if none is given."""
 
 
 class OAuth(Part):
@@ -208,12 +208,12 @@ class OAuth(Part):
 
     @property
     def tls(self) -> Tls:
-        """The way to ``token_url``."""
+        """TLS of the connection to ``token_url``."""
         return Tls.model_construct(ca=self.ca)
 
 
 HostName = Annotated[str, Field(pattern=r"^([^:/?#@\s\[\]]+|\[?[0-9A-Fa-f]*(:[0-9A-Fa-f.]*){2,}(%\w+)?\]?)$")]
-"""The name or address of a host; no URL, in which there may be a password."""
+"""The name or address of a host; not a URL, which may contain a password."""
 
 
 def is_loopback(name: str) -> bool:

@@ -69,7 +69,7 @@ def test_they_are_set_on_request_and_what_goes_beyond_is_listed(monkeypatch: pyt
     result = run("--party", "requester", "--apply")
     assert asked == [("User:p-requester", ["requester"])]
     assert result.stdout == "Topics: 1 of them new. ACLs: 2 of them new.\n"
-    assert "which is left as it is:\n  User:p-requester: ALLOW READ on TOPIC other" in result.stderr
+    assert "which stay unchanged:\n  User:p-requester: ALLOW READ on TOPIC other" in result.stderr
     (further,) = json.loads(run("--party", "requester", "--apply", "--json").stdout)["further"]
     assert further == "User:p-requester: ALLOW READ on TOPIC other (LITERAL)"
 

@@ -27,7 +27,7 @@ def loaded(**gateway: Any) -> Gateway:
         ({"issuer": ""}, r"issuers\.0\.issuer"),
         ({"algorithms": ["none"]}, r"issuers\.0\.algorithms"),
         ({"algorithms": []}, r"issuers\.0\.algorithms"),
-        ({"algorithms": ["HS256"]}, "no shared secret"),
+        ({"algorithms": ["HS256"]}, "cannot be a shared secret"),
         ({"jwks_url": "http://login.example/keys"}, "must begin with https://"),
         ({"jwks_url": "file:///keys"}, "must begin with https://"),
         ({"issuer": "http://login.example"}, "its keys cannot be found"),
@@ -36,7 +36,7 @@ def loaded(**gateway: Any) -> Gateway:
         ({"jwks_file": "keys.json", "key_file": "key.pem"}, "several sources of keys"),
         # whose subjects would be users, roles or those of a proxy
         *(
-            ({"prefix": prefix}, "no issuer can have it")
+            ({"prefix": prefix}, "an issuer cannot have it")
             for prefix in ("user", "proxy", "role", "anonymous", "connection")
         ),
         ({"prefix": "a:b"}, r"issuers\.0\.prefix"),
@@ -73,6 +73,6 @@ def test_no_sentence_about_users_has_a_hash_or_a_password() -> None:
 def test_a_rule_is_for_subjects_and_roles() -> None:
     rule = AccessRule(subjects=("user:ada",), roles=("user:operator", "jwt:*")).rule
     assert rule.subjects == ("user:ada", "role:user:operator", "role:jwt:*")
-    for wrong, reason in (({}, "for no one"), ({"subjects": ["role:jwt:x"]}, "is a role: write 'jwt:x' into roles")):
+    for wrong, reason in (({}, "applies to no client"), ({"subjects": ["role:jwt:x"]}, "is a role: write 'jwt:x' into roles")):
         with pytest.raises(SettingsError, match=reason):
             loaded(access=[wrong])

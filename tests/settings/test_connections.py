@@ -109,7 +109,7 @@ def test_the_environment_gives_all_of_them_as_json() -> None:
         ({"sources": [made(TELLING, headers={"ditto-originator": "x"})]}, ["ditto-originator", "the system alone"]),
         ({"sources": [made("org.acme/{{ header:topic }}")]}, ["payload_mapping.0", "no group part"]),
         ({"sources": [made("org.acme/a/things/twin/commands/{{ header:x }}")]}, ["Action name <x> is unknown"]),
-        ({"sources": [made("org.acme/a/things/twin/commands/modify/{{ header:x }}")]}, ["goes on after"]),
+        ({"sources": [made("org.acme/a/things/twin/commands/modify/{{ header:x }}")]}, ["continues after"]),
         ({"sources": [made("org.acme/a/things/twin/acks/x")]}, ["not the topic of a command or a message"]),
         ({"sources": [made(TELLING, path="{{ header:x }}")]}, ["payload_mapping.0", "must begin with a slash"]),
         ({"type": "mqtt", "tls": {"ca": "/none.pem"}}, ["connections.0.tls", "/none.pem"]),

@@ -163,7 +163,7 @@ def test_a_file_that_is_missing_or_unfit_is_named(authority: Authority, tls: dic
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("acks", "acks is set by ackstream itself, whose promises hang on it: remove it"),
+        ("acks", "acks is set by ackstream itself, whose guarantees depend on it: remove it"),
         ("enable.idempotence", "is set by ackstream itself"),
         ("isolation_level", "is set by ackstream itself"),
         ("bootstrap.servers", "is set by ackstream itself"),
