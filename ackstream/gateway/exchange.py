@@ -119,7 +119,7 @@ class Exchange:
 
     @contextmanager
     def _sending(self, *, answered: bool = True) -> Iterator[None]:
-        """Send nothing during a shutdown, or without an answer."""
+        """Refuse to send during a shutdown, and a request that cannot be answered."""
         if self._interrupted:
             raise errors.not_sent()
         if answered and (reason := self._missing()):

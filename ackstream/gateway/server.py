@@ -1,4 +1,4 @@
-"""The gateway's server: uvicorn with limits of connections, and an end for those whose clients neither send nor read.
+"""The gateway's server: uvicorn with limits for connections, which ends those whose clients neither send nor read.
 
 uvicorn waits without limit for a request to become complete, for the rest of a body after its response, and for a
 client to read its responses, even to close a connection. A body that the application reads has its limit there.
@@ -63,7 +63,7 @@ _OTHER_FILES = 200
 
 _seconds = lru_cache(maxsize=1024)(ssl.cert_time_to_seconds)
 _TICKS = 10
-"""Of uvicorn, in a second."""
+"""Calls of uvicorn's ``on_tick`` in a second."""
 
 
 def application(dependencies: Dependencies) -> ASGIApp:
@@ -112,7 +112,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 backlog=2_048,
                 lifespan="off",
-                # the ones whose states Stalls knows
+                # the protocols whose states Stalls reads
                 http=partial(connections.MeteredConnection, self.doors, self._certificates),  # type: ignore[arg-type]
                 ws=connections.SocketConnection,
                 # a message that is too large for a body gets an error; one that is larger still is not read
@@ -202,7 +202,7 @@ class Certificates:
 
     def __init__(self, tls: GatewayTls) -> None:
         self._tls, self._authorities = tls, b""
-        # that have the present authorities of clients; the last one is for new connections
+        # those with the present authorities of clients; the last one is for new connections
         self.contexts: list[ssl.SSLContext] = []
         self.watch = FileWatch(WatchedFile(path, self.renew) for path in tls.files)
 
@@ -250,7 +250,7 @@ class Stalls:
         self._waits: dict[Any, tuple[object, float]] = {}
 
     def find(self, connections: Iterable[Any], now: float) -> list[Any]:
-        """Return the connections that are to end; to be called regularly with all that are open."""
+        """Return the connections to be ended; to be called regularly with all open ones."""
         waits, found = {}, []
         for connection in connections:
             step, limit = _state(connection)
@@ -263,7 +263,7 @@ class Stalls:
 
 
 def _state(connection: Any) -> tuple[object, float | None]:
-    """Return the step of a connection, which changes with all that its client does, and how long it may take."""
+    """Return the step of a connection, which changes with each action of its client, and its time limit."""
     transport = connection.transport
     unread = transport.get_write_buffer_size()
     read = transport.written - unread

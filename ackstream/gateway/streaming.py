@@ -133,7 +133,7 @@ class UnreadMessages:
 
 TOPICS = ("signals", "events")
 WHOLE = ",".join((*MEMBERS, "_revision", "_created", "_modified"))
-"""All fields of a thing that there are."""
+"""All fields of a thing."""
 MAX_HANDED_OVER = 100
 """Signals on their way from the thread that reads Kafka to the event loop; further ones wait in Kafka."""
 ROOM_SECONDS = 0.1

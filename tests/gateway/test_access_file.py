@@ -106,11 +106,11 @@ def test_at_no_moment_has_a_new_user_the_rules_of_before(tmp_path: Path, monkeyp
         ("[users", "is not valid TOML"),
         (users("ada"), "grants nothing: grant access with [[access]]"),
         ("", "grants nothing"),
-        (READ + '[users]\nada = "hunter2"\n', "not a password hash"),
+        (READ + '[users]\nada = "hunter2"\n', "has no password hash"),
         (READ + "[users]\nada = 5\n", "users.ada"),
         (READ + "[user]\n", "user is not known; the nearest known one is users"),
         (READ + 'granted = ["READ"]\n', "access.0.granted is not known; the nearest known one is grant"),
-        ('[[access]]\nthings = ["*"]\n', "the rule is for no one"),
+        ('[[access]]\nthings = ["*"]\n', "the rule applies to no client"),
         ('[[access]]\nsubjects = ["role:user:x"]\n', "is a role: write 'user:x' into roles"),
     ],
 )

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 UNAUTHORIZED = 401
 PROXIED_SECONDS = 3600.0
-"""Longest WebSocket or event stream by a proxy's word: no change of it reaches an open one."""
+"""Longest WebSocket or event stream of a client of a proxy, which cannot revoke an open one."""
 
 
 class Authenticator(Closing):
@@ -45,7 +45,7 @@ class Authenticator(Closing):
         self._failed = failed or (lambda *_: None)
         self._changed: set[Callable[[], None]] = set()
         check_users(settings)
-        # a file whose last user is gone lets no one in
+        # an access file may be without users, which admits no client
         by_password = bool(settings.users or settings.access_file)
         schemes = {
             'Basic realm="ackstream", charset="UTF-8"': by_password,
@@ -65,13 +65,13 @@ class Authenticator(Closing):
         self.key_files = [] if self._tokens is None else self._tokens.files
 
     def close(self) -> None:
-        """Check no more passwords, and fetch no more keys."""
+        """Stop checking passwords and fetching keys."""
         for part in (self._passwords, self._tokens):
             if part is not None:
                 part.close()
 
     async def admit(self, connection: HTTPConnection) -> Identity:
-        """Return the subjects of a connection, and how long they are valid; raises 401, or 503: not checkable now."""
+        """Return the subjects of a connection and their expiry; raises 401, or 503: it cannot be checked now."""
         if not self.required:
             return Identity((ANONYMOUS,))
         with self._failures(connection) as named:
@@ -85,28 +85,28 @@ class Authenticator(Closing):
             return await self._read(credentials.strip() if scheme.lower() == "bearer" else None)
 
     async def renew(self, connection: HTTPConnection, token: str) -> Identity:
-        """Return the subjects of a token, and how long it is valid; raises as :meth:`admit` does."""
+        """Return the subjects of a token and its expiry; raises as :meth:`admit` does."""
         if not self.required:
             return Identity((ANONYMOUS,))
         with self._failures(connection):
             return await self._read(token)
 
     def replace_users(self, users: Mapping[str, User]) -> None:
-        """Let these checked users in from now on, and have sessions look at theirs; called from another thread."""
+        """Admit these checked users from now on, and have sessions check their own; for another thread."""
         if self._passwords is not None:
             self._passwords.replace(users)
         for look in tuple(self._changed):
             look()
 
     def holds(self, identity: Identity) -> bool:
-        """Return whether a client that was admitted would be admitted as the same now; tokens end by their expiry."""
+        """Return whether an admitted client would be admitted now with the same identity; tokens only expire."""
         if identity.stamp is None or self._passwords is None:
             return True
         account = self._passwords.accounts.get(identity.subjects[0].partition(":")[2])
         return account is not None and account.stamp == identity.stamp
 
     def watch(self, look: Callable[[], None]) -> Callable[[], None]:
-        """Call ``look`` whenever users have changed, in some thread; return a function that ends this."""
+        """Call ``look`` after each change of users, in any thread; return a function that stops this."""
         self._changed.add(look)
         return lambda: self._changed.discard(look)
 
@@ -133,7 +133,7 @@ class Authenticator(Closing):
         try:
             yield named
         except DittoError as error:
-            # without keys, or room to check passwords, it is not the client that has failed
+            # a 503, without keys or room to check passwords, is not a failure of the client
             if error.status in (UNAUTHORIZED, TOO_MANY_REQUESTS):
                 self._failed(connection, error, named[0] if named else None)
             raise
@@ -160,7 +160,7 @@ def watched_files(settings: Gateway, authenticator: Authenticator, access: Acces
         def reload() -> None:
             read = with_access_file(settings)
             check_users(read)
-            # rules first: who is new has none of those of before
+            # rules first: a new user must not get the previous rules
             access.replace(each.rule for each in read.access)
             authenticator.replace_users(read.users)
 
@@ -168,7 +168,7 @@ def watched_files(settings: Gateway, authenticator: Authenticator, access: Acces
 
 
 def check_labels(access: Access, subjects: tuple[str, ...], labels: Iterable[str]) -> None:
-    """Refuse labels of a client of which one is not granted to any of its subjects: 403."""
+    """Raise 403 unless each label is granted to one of the client's subjects."""
     for label in sorted(labels):
         if not access.may_declare(subjects, label):
             raise label_not_allowed(label)
@@ -186,7 +186,7 @@ class SignedIn:
         labels: Iterable[str],
         end: Callable[[str], None],
     ) -> None:
-        """Begin; ``end`` is called with the reason once the client has lost a right: its identity, or to a label."""
+        """Begin; ``end`` is called with the reason once the client has lost its identity or the right to a label."""
         self._authenticator, self._access, self._labels = authenticator, access, labels
         self._connection, self._end = connection, end
         self._expiry: asyncio.TimerHandle | None = None
@@ -205,7 +205,7 @@ class SignedIn:
         return Sender.of(self._connection, self.subjects)
 
     async def renew(self, token: str) -> None:
-        """Continue with the roles and the expiry of a new token; one that is unfit or another subject's is the end."""
+        """Continue with the roles and expiry of a new token; an unfit one or another subject's ends the session."""
         try:
             identity = await self._authenticator.renew(self._connection, token)
         except DittoError as error:
@@ -217,7 +217,7 @@ class SignedIn:
         self._begin(identity)
 
     def close(self) -> None:
-        """Look at nothing more."""
+        """Stop checking."""
         self._unwatch()
         if self._expiry is not None:
             self._expiry.cancel()

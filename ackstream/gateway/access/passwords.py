@@ -1,9 +1,9 @@
-"""Users and their passwords, checked beside the event loop and never more at once than the processor bears.
+"""Users and their passwords, which a few threads check beside the event loop.
 
 Hashes have the form ``scrypt$N$R$P$SALT$HASH``, salt and hash in base64. After wrong passwords an address, and a user
-from any address, waits before the next attempt, on its own side: the refusal has the seconds, and no password is
-compared before. Guessing costs the gateway little, and many connections guess no faster than one. An address from which
-a user has signed in does not wait for guesses from elsewhere.
+from any address, must wait before the next attempt: the refusal names the seconds, and no password is compared earlier.
+Guessing costs the gateway little, and many connections guess no faster than one. An address from which a user has
+signed in does not wait for guesses from elsewhere.
 """
 
 import asyncio
@@ -24,28 +24,28 @@ from ackstream.settings import Gateway
 from ackstream.settings.gateway import ROLE, User
 
 FREE_OF_USER, FREE_OF_ADDRESS = 5, 20
-"""Wrong passwords after which there are delays: of an address more, where several people may be."""
+"""Wrong passwords before delays begin: more of an address, which several people may share."""
 
 LONGEST = 60.0
 """Seconds; each further wrong password doubles the delay up to this."""
 
 HELD_SECONDS = 1.0
-"""How long an attempt that comes too early is held before it is refused, at most."""
+"""Maximum seconds for which an attempt that comes too early is held before it is refused."""
 
 FORGOTTEN = 900.0
 """Seconds without a wrong password after which earlier ones are forgotten."""
 
 NAME_CHARACTERS = 256
-"""As many of the name of a user are remembered."""
+"""Characters of a user name that are remembered."""
 
 _MAX_KEYS = 20_000
 
 
 class Attempts:
-    """The wrong passwords of late."""
+    """Recent wrong passwords."""
 
     def __init__(self) -> None:
-        # how many, and when the last one was
+        # their number, and the time of the last one
         self._failures: Latest[tuple[str, str], tuple[int, float]] = Latest(_MAX_KEYS)
         self._signed_in: Latest[tuple[str, str], None] = Latest(_MAX_KEYS)
 
@@ -109,20 +109,20 @@ class Passwords:
     """Checks names and passwords."""
 
     def __init__(self, users: Mapping[str, User]) -> None:
-        """Know these users, whose hashes have been checked (:func:`check_users`)."""
+        """Use these users, whose hashes have been checked (:func:`check_users`)."""
         self._pepper = os.urandom(32)
         self._known: Latest[bytes, None] = Latest(REMEMBERED)
         # unknown names are checked against this hash, so that they take as long as known ones
         self._nobody = hash_password("", b"nobody's")
         self._checking: dict[bytes, asyncio.Future[bool]] = {}
-        # one processor of two stays free for everyone else
+        # one of two processors stays free for other work
         self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="ackstream-password")
         self.accounts: dict[str, Account] = {}
         self.replace(users)
         self._attempts = Attempts()
 
     def replace(self, users: Mapping[str, User]) -> None:
-        """Know these users from now on; may be called in another thread."""
+        """Replace the users; may be called in another thread."""
         accounts = {}
         for name, user in users.items():
             roles = tuple(f"{ROLE}user:{role}" for role in user.roles)
@@ -131,7 +131,7 @@ class Passwords:
         self._users, self.accounts = users, accounts
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def check(self, credentials: str, address: str) -> tuple[str, bool]:
@@ -154,7 +154,7 @@ class Passwords:
             if len(self._checking) >= WAITING:
                 raise unavailable("Too many clients are signing in at the moment.", "Try again in a moment.")
             if wait := self._attempts.begin(guessed, address, monotonic()):
-                # over one connection no more than one attempt a second is refused: that is work, too
+                # a refusal is work, too: one connection causes at most one a second
                 await asyncio.sleep(min(wait, HELD_SECONDS))
                 raise too_many_attempts(ceil(wait))
         right = await self._hashed(key, password, hashed) and user is not None
@@ -170,7 +170,7 @@ class Passwords:
             task = asyncio.get_running_loop().run_in_executor(self._threads, matches, password, hashed)
             self._checking[key] = task
             task.add_done_callback(lambda _: self._checking.pop(key, None))
-        # a client that goes away leaves the work to the others
+        # the work continues for the others if a client disconnects
         return await asyncio.shield(task)
 
     def _keyed(self, *texts: str) -> bytes:
@@ -189,20 +189,19 @@ def check_users(settings: Gateway) -> None:
             check_hash(user.password.get_secret_value())
         except ValueError as error:
             raise SettingsError(
-                f"{where} has something for {name!r} that is not a password hash ({error}): use the output of "
-                f"`ackstream password`."
+                f"{where} has no password hash for {name!r} ({error}): use the output of `ackstream password`."
             ) from None
         if ":" in name:
             raise SettingsError(f"{where} has the name {name!r}: a user name must not contain a colon.")
 
 
 def check_hash(hashed: str) -> None:
-    """Refuse a malformed or weak hash by a ``ValueError`` that has the reason, and nothing of the hash."""
+    """Refuse a malformed or weak hash by a ``ValueError`` with the reason, but no part of the hash."""
     n, r, p, salt, expected = _parts(hashed)
     if n < N or r < R or p < P:
         raise ValueError(f"its cost is below N={N}, R={R}, P={P}")
     if len(salt) < SALT_BYTES or len(expected) != LENGTH:
-        raise ValueError(f"its salt is shorter than {SALT_BYTES} bytes, or its hash has not {LENGTH}")
+        raise ValueError(f"its salt is shorter than {SALT_BYTES} bytes, or its hash does not have {LENGTH}")
     try:
         _hash("", salt, n, r, p)
     except ValueError:

@@ -1,9 +1,9 @@
 """JSON Web Tokens of several issuers, and the keys they are signed with: from a file, or fetched from the issuer.
 
 A fetch runs in a thread of its own. Keys are renewed every few minutes, so that a withdrawn key is no longer accepted,
-and at once for a token of an unknown key, but at most every few seconds, whichever tokens clients make up. While the
-issuer is unavailable, its last keys stay. Source of the rules: RFC 7519, RFC 8725 (best current practices), OpenID
-Connect Core 1.0, 3.1.3.7.
+and at once for a token of an unknown key, but at most every few seconds, regardless of the tokens that clients send.
+While the issuer is unavailable, its last keys remain in use. Source of the rules: RFC 7519, RFC 8725 (best current
+practices), OpenID Connect Core 1.0, 3.1.3.7.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ def read_key(text: str, algorithms: Iterable[str]) -> KeySet:
         try:
             key = known[algorithm].prepare_key(text)
         except (jwt.PyJWTError, ValueError, TypeError):
-            raise ValueError(f"it is no key for {algorithm}") from None
+            raise ValueError(f"it is not a key for {algorithm}") from None
         _check_strength(key, algorithm)
     return KeySet([(None, key)])
 

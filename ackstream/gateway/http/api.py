@@ -78,7 +78,7 @@ class Api:
         correlation_id = request.headers.get(CORRELATION_ID)
         try:
             identity = await self._dependencies.admission.admit(request)
-            # not before: it has to be parsed
+            # only after admission, since the query has to be parsed
             correlation_id = correlation_id or request.query_params.get(CORRELATION_ID)
             response = await self._answer(request, identity)
         except DittoError as error:
@@ -90,7 +90,7 @@ class Api:
         try:
             await response(scope, receive, send)
         except DittoError as error:
-            # a stream that may not begin
+            # a stream that was refused before it began
             await responses.of_error(error, correlation_id)(scope, receive, send)
 
     async def _answer(self, request: Request, identity: Identity) -> Response:

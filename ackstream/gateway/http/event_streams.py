@@ -110,7 +110,7 @@ class SignalEvents:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Receive signals for the time of the block."""
+        """Receive signals during the block."""
         streaming = self._dependencies.streaming
         streaming.subscribe(self, self._wanted.stream)
         try:
@@ -215,7 +215,7 @@ def _payload(message: Envelope) -> str:
 
 
 async def _heartbeats(following: asyncio.Future[Any]) -> AsyncGenerator[str, None]:
-    """Yield heartbeats until a future is done; end it if the client is gone before."""
+    """Yield heartbeats until a future is done; cancel it if the client disconnects first."""
     try:
         while not (await asyncio.wait({following}, timeout=HEARTBEAT_SECONDS))[0]:
             yield HEARTBEAT
@@ -231,7 +231,7 @@ class RequestEvents:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Send the request, and count it as open for the time of the block; raises 409, 429, 503."""
+        """Send the request, and count it as open during the block; raises 409, 429, 503."""
         with self._admitted.stream() as self._replies:
             yield
 
@@ -307,7 +307,7 @@ class SearchEvents:
                 return
 
     async def _in_turn(self) -> Reply:
-        """Retrieve a page once the subject has fewer searches open than it may: each one has the twin for itself."""
+        """Retrieve a page once the subject is below its limit of searches: the twin runs one at a time."""
         with ExitStack() as counted:
             while True:
                 try:

@@ -39,7 +39,7 @@ _SHOWN = frozenset(name for name, definition in DEFINITIONS.items() if definitio
     "requested-acks",
     "accept",
     "reply-to",
-    # browsers go where it points, or ask for a password: both come from the gateway alone
+    # browsers follow it, or prompt for a password: only the gateway may send both
     _LOCATION,
     "www-authenticate",
 }
@@ -115,7 +115,7 @@ def of_list(reply: Reply, url: URL, query: QueryParams, correlation_id: str) -> 
 
 
 def named(subjects: tuple[str, ...]) -> dict[str, Any]:
-    """Return who a sender is, and which roles it has."""
+    """Return the identity and the roles of a sender."""
     roles = [subject.removeprefix(ROLE) for subject in subjects if subject.startswith(ROLE)]
     own = [subject for subject in subjects if not subject.startswith(ROLE)]
     return {"defaultSubject": own[0], "subjects": own, "roles": roles}

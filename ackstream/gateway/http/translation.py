@@ -87,7 +87,7 @@ _passes = lru_cache(maxsize=1_024)(matches_any)
 
 
 def check_parameters(given: QueryParams, known: tuple[str, ...], *, headers: bool = True) -> None:
-    """Reject unknown parameters, which would change the request if misspelt, and two of one that is no list."""
+    """Reject unknown parameters, which would change the request if misspelt, and repeated ones that are not lists."""
     for name in given:
         if name not in _LISTS and len(given.getlist(name)) > 1:
             raise errors.parameter_invalid(name, "is given more than once")
@@ -182,7 +182,7 @@ def thing_ids(query: QueryParams) -> list[str]:
     if len(ids) > MAX_IDS:
         raise errors.parameter_invalid("ids", f"has more than {MAX_IDS} ids")
     if not ids:
-        # a list that a program has computed means these things, not all
+        # a program that computed an empty list means no things, not all
         raise errors.parameter_invalid("ids", "is empty: list thing ids, separated by commas")
     for thing_id in ids:
         check_id(thing_id)

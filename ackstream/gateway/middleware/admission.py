@@ -22,7 +22,7 @@ from ackstream.protocol.rql.patterns import MAX_STEPS, Effort
 from ackstream.settings import Gateway, Quota, Settings
 
 BURST_SECONDS = 2.0
-"""As many requests as are allowed in this time may come at once."""
+"""The requests that are allowed in this time may arrive at once."""
 
 STEPS_PER_SECOND = 100_000.0
 """Steps of all filters of a subject's WebSockets and event streams: at most a third of a processor."""
@@ -37,19 +37,19 @@ STORIES = 3
 """Concurrent reads of tables for one subject, waiting ones included."""
 
 THIS_MACHINE = "this machine"
-"""Stands for its addresses where each client has to have one."""
+"""The address of clients on the gateway's own machine."""
 
 ANONYMOUS = "anonymous"
 """All clients of a gateway without authentication, which are on its machine and have no limit."""
 
 _LINGERING = 20
-"""Refused connections that may be open to read why; where there may be many connections, a quarter of them."""
+"""Refused connections that may stay open to read the reason: this many, or a quarter of the maximum if more."""
 
 _SHARE = 4
-"""One address may have this part of all connections; this machine, where a proxy may be, has no such limit."""
+"""One address may have one in this many connections; this machine, where a proxy may run, has no such limit."""
 
 LOOP_SHARE, LOOP_BURST_SECONDS = 0.5, 0.05
-"""The part of the event loop for reading what clients send, and as much at once, of all that exceed their own."""
+"""The share of the event loop, and the burst, for reading from all connections that exceed their own shares."""
 
 _MAX_KEYS = 50_000
 _PREFIX = 64
@@ -60,13 +60,13 @@ class Rate:
     """A rate limit for each of many keys: an average per second, and a burst at once."""
 
     def __init__(self, per_second: float, burst: float) -> None:
-        # times are added up, and lose a little
+        # added times lose precision
         self._interval, self._tolerance = 1 / per_second, burst / per_second + 1e-6
         # the time at which past events no longer count, by key
         self._even: OrderedDict[str, float] = OrderedDict()
 
     def take(self, key: str, now: float, cost: float = 1) -> float:
-        """Let it happen, and return 0; or return how many seconds there are until it may."""
+        """Count an event and return 0, or return the seconds until it is allowed."""
         even = max(self._even.get(key, now), now) + cost * self._interval
         if even - now > self._tolerance:
             return even - now - self._tolerance
@@ -74,7 +74,7 @@ class Rate:
         return 0.0
 
     def reserve(self, key: str, now: float, cost: float = 1) -> float:
-        """Let it happen; return after how many seconds."""
+        """Count an event; return the seconds by which to delay it."""
         self.spend(key, now, cost)
         return max(0.0, self._even.get(key, now) - now - self._tolerance)
 
@@ -130,7 +130,7 @@ class Limits:
             self._request(f"subject {subject}", now)
 
     def message(self, subject: str, now: float | None = None) -> float:
-        """Count a message on a WebSocket; return after how many seconds it is its turn."""
+        """Count a message on a WebSocket; return the seconds until its turn."""
         if subject == ANONYMOUS:
             return 0.0
         return self._requests.reserve(f"subject {subject}", monotonic() if now is None else now)
@@ -143,12 +143,12 @@ class Limits:
         return self._open.one(most, errors.too_many_sockets)
 
     def search(self, subject: str) -> AbstractContextManager[None]:
-        """Count a search for the time of the block; raises 429 ``too.many.requests``."""
+        """Count a search during the block; raises 429 ``too.many.requests``."""
         text = f"The subject {subject} has {SEARCHES} searches open, which is the maximum."
         return self._open.one({f"searches {subject}": SEARCHES}, lambda *_: errors.too_many_requests(text, 1))
 
     def story(self, subject: str) -> AbstractContextManager[None]:
-        """Count a look into the tables for the time of the block; raises 429 ``too.many.requests``."""
+        """Count a read of the tables during the block; raises 429 ``too.many.requests``."""
         text = f"The tables are being read for the subject {subject} {STORIES} times already."
         return self._open.one({f"stories {subject}": STORIES}, lambda *_: errors.too_many_requests(text, 1))
 
@@ -208,15 +208,15 @@ class Doors:
     """Counts connections, and admits no more than there may be."""
 
     def __init__(self, most: int, proxies: Iterable[str] = ()) -> None:
-        """Admit as many; one of the addresses of proxies may have all of them."""
+        """Admit at most this many; the address of a proxy may have all of them."""
         self._most = most
         self._proxies = [ipaddress.ip_network(address) for address in proxies]
         self._addresses, self.open = ConcurrencyCounter(), 0
-        # their part of the event loop, and ten lines a minute about data that cannot be handled
+        # their share of the event loop, and ten log lines a minute about data that cannot be handled
         self.loop, self.lines = Rate(LOOP_SHARE, LOOP_BURST_SECONDS), Rate(1 / 6, 10)
 
     def enter(self, host: str) -> DittoError | None:
-        """Count a connection, to be counted out by :meth:`leave`, and return why it may not stay, if so."""
+        """Count a connection until :meth:`leave`; return the reason to refuse it, if any."""
         client, share, error = self._client(host), max(1, self._most // _SHARE), None
         if self.open >= self._most:
             error = errors.too_many_connections("gateway", self._most)
@@ -227,12 +227,12 @@ class Doors:
         return error
 
     def leave(self, host: str) -> None:
-        """Count a connection out."""
+        """Count the end of a connection."""
         self.open -= 1
         self._addresses.remove(self._client(host))
 
     def _client(self, host: str) -> str:
-        """Return the address or network that a connection counts for, an empty text: it has no limit of its own."""
+        """Return the address or network that a connection counts for, or an empty text: it has no limit of its own."""
         return "" if is_in(host, self._proxies) else network(host) or ""
 
     @property
@@ -257,12 +257,12 @@ class OpenCounts:
 
 
 class Identity(NamedTuple):
-    """Who a client is: itself first, then its roles (``role:PREFIX:NAME``), and for how long."""
+    """The subjects of a client: itself first, then its roles (``role:PREFIX:NAME``)."""
 
     subjects: tuple[str, ...]
-    # when its credentials do (epoch seconds); ``None``: not by themselves
+    # the expiry of its credentials (epoch seconds); ``None``: they do not expire
     expires: float | None = None
-    # of a user: another one once password or roles have changed
+    # of a user: changes with password and roles
     stamp: bytes | None = None
 
 
@@ -279,7 +279,7 @@ class ClientAdmission:
         self._identify, self._audit = identify, audit
 
     async def admit(self, connection: HTTPConnection) -> Identity:
-        """Return who sends; raises as ``Authenticator.admit`` does, and 429: its address or subject sends too many."""
+        """Return the sender; raises as ``Authenticator.admit`` does, and 429: its address or subject sends too many."""
         with self._audit.refusals(connection):
             self.limits.arrive(connection)
         identity = await self._identify(connection)

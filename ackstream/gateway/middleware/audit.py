@@ -1,9 +1,9 @@
 """The audit: actions at the gateway, and refusals, as records that no text of a client can forge.
 
 Recorded are refusals, failed sign-ins, WebSockets that open, changes of the access file, actions of operators, and the
-commands carried out that change something, or all (``gateway.audit``). Failed sign-ins and requests refused unread need
-no right to cause, so they are counted where they are too many. Each part of a record has a field of its own, cut to a
-length; unverified names of clients are in none. Records are numbered, and sent until Kafka has them.
+commands carried out that change something, or all (``gateway.audit``). Any client can cause failed sign-ins and
+requests refused unread, so large numbers of them are only counted. Each part of a record has a field of its own, cut to
+a length; none contains an unverified name. Records are numbered, and sent until Kafka has them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ADDRESSES = 1_000
 """Addresses with counts of their own within that time; those of all others are counted together."""
 
 SIGN_IN, REQUEST = "sign-in", "request"
-"""Events: who opens a WebSocket or fails to sign in; a request that is refused before it is read."""
+"""Events: a WebSocket is opened or a sign-in fails; a request is refused before it is read."""
 
 _READING = frozenset({"retrieve", "many", "list", "search", "count", "messages"})
 _REPEATED = "further attempts of this address"
@@ -50,7 +50,7 @@ _ABSENT: dict[str, str | None] = dict.fromkeys(("correlation_id", "command", "th
 
 
 class Sender(NamedTuple):
-    """Who sends, from where, and how: the subjects with their roles, an address, and a method of HTTP or WEBSOCKET."""
+    """The sender of a command: its subjects with their roles, its address, and an HTTP method or WEBSOCKET."""
 
     subjects: tuple[str, ...]
     address: str | None = None
@@ -126,7 +126,7 @@ class Audit:
 
     def _check_room(self) -> None:
         if self._full():
-            raise unavailable("The audit cannot be written at the moment, so nothing is done.", "Try again.")
+            raise unavailable("The audit cannot be written now, so the action was refused.", "Try again.")
 
     def opened(self, connection: HTTPConnection, subjects: tuple[str, ...]) -> None:
         """Record that a WebSocket was opened."""
@@ -191,10 +191,10 @@ def _divided(subjects: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 
 
 class FailureCounts:
-    """Which failures are recorded one by one, and how many others there were; times are seconds."""
+    """Decides which failures are recorded one by one, and counts the others; times are seconds."""
 
     def __init__(self) -> None:
-        # since when, and how many
+        # the start of the period, and the count
         self._of: dict[tuple[str, str | None], tuple[float, int]] = {}
 
     def take(self, event: str, address: str | None, now: float) -> bool:
@@ -206,7 +206,7 @@ class FailureCounts:
         return count < FREE
 
     def due(self, now: float, *, everything: bool = False) -> list[tuple[str, str | None, int]]:
-        """Return events and addresses whose time is over, and how many were counted, if any; they begin anew."""
+        """Remove periods that are over; return event, address and count of those with further failures."""
         over = [key for key, (since, _) in self._of.items() if everything or now - since >= WINDOW_SECONDS]
         ended = [(*key, self._of.pop(key)[1] - FREE) for key in over]
         return [(event, address, count) for event, address, count in ended if count > 0]
@@ -214,9 +214,9 @@ class FailureCounts:
 
 TOPIC = "audit"
 MAX_WAITING = 10_000
-"""Records that wait to be stored; the gateway does nothing more that needs a record until there are fewer."""
+"""Records that may wait to be stored; beyond it the gateway refuses actions that need a record."""
 GATHERING_SECONDS, LINGER_MS = 0.1, 20
-"""Records of this time are sent together, in few requests, at a fraction of the work; no client waits for them."""
+"""Records of this time are sent together, which costs a fraction of the work; no client waits for them."""
 
 TURN_SECONDS = RESEND_SECONDS = 1.0
 

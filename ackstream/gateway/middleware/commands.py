@@ -155,7 +155,7 @@ class AdmittedCommand:
     def _sent(self) -> Envelope:
         sent = replace(self._command, headers=dict(self._command.headers))
         if self.conditional:
-            # the condition, and those of commands before it, took a part of its time
+            # its condition and those of earlier commands took part of its time
             self._limit(sent)
             del sent.headers[names.CONDITION]
         sent.headers[names.CORRELATION_ID] = self._new_id()
@@ -216,7 +216,7 @@ async def admit(
     """Admit a command that fits ``check_headers``; its fields are narrowed to those its sender may read.
 
     :param new_id: returns a correlation-id that correlate does not take for a repeated one
-    :raises DittoError: 403, 404: it may not be sent; 412: its condition does not hold; 408: finding out took too long
+    :raises DittoError: 403, 404: it may not be sent; 412: its condition does not hold; 408: the check took too long
     """
     admitted = AdmittedCommand(parts, subjects, kind, command, new_id)
     restrict(parts.access, subjects, kind, command)

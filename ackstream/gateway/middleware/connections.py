@@ -52,26 +52,26 @@ def check_transport(settings: Gateway, *, authenticated: bool) -> None:
 
 
 HANDSHAKE_SECONDS, _LINGER_SECONDS = 10.0, 1.0
-"""The times within which a client completes the handshake of TLS, and reads that it is refused."""
+"""The times within which a client must complete the TLS handshake, and read its refusal."""
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 MAX_TARGET_BYTES, MAX_PARAMETERS, MAX_HEADERS = 8_192, 200, 100
 """Limits of the head of a request, which is refused before it is parsed."""
 
 OWN_SHARE, OWN_BURST_SECONDS = 0.005, 0.002
-"""The part of one connection, which it always has: dozens of requests per second."""
+"""The share of the event loop, and the burst, that each connection always has: dozens of requests per second."""
 
 TURN_SECONDS, _PIECE, FRAME_SECONDS = 0.001, 2_048, 40e-6
-"""The work for one connection after which others have their turn, bytes at a time, least work for a frame's message."""
+"""Seconds of work for one connection in a turn; bytes handed over at a time; least seconds for a message of a frame."""
 
 CONTROL_FRAMES, CONTROL_BURST, MAX_FRAGMENTS = 100.0, 1_000.0, 1_000
 """Pings and pongs of a WebSocket, per second and at once, and fragments of a message; more end it."""
 
 
 class MeteredConnection:
-    """One connection between its socket and the protocol above, of which it is the transport: what it costs is counted.
+    """The transport between a socket and the protocol of a connection, which counts its work.
 
-    One that takes more than its own part of the event loop waits, unread, for its turn among all that do.
+    A connection beyond its own share of the event loop waits, unread, for its turn among the others.
     """
 
     def __init__(self, doors: Doors, tls: Any = None, **given: Any) -> None:
@@ -86,7 +86,7 @@ class MeteredConnection:
         self.written, self.charged, self._answered = 0, 0.0, True
 
     def __getattr__(self, name: str) -> Any:
-        # all that costs nothing passes through
+        # calls that cost nothing pass through
         return getattr(self._protocol if name.endswith(("_writing", "eof_received")) else self._transport, name)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -233,7 +233,7 @@ class HttpConnection(H11Protocol):
             super().handle_events()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - of uvicorn
-        """Refuse data that are no HTTP, in place of the response to their request if that has not begun."""
+        """Refuse data that is not HTTP, in place of the response to their request if that has not begun."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -273,7 +273,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """Close the connection; one whose client has said that it closes gets no close frame."""
+        """Close the connection; if the client has sent a close frame, it gets none."""
         with suppress(InvalidState):
             super().shutdown()
         self.transport.close()

@@ -43,7 +43,7 @@ _SOURCE = "gateway"
 
 
 class ResponseHead:
-    """Restricts browsers to displaying a response, and counts responses with their wait, but those of probes."""
+    """Restricts browsers to displaying a response, and counts and times all responses but those of probes."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -66,7 +66,7 @@ class ResponseHead:
 
 
 def is_probe(scope: Scope) -> bool:
-    """Return whether a request asks for the health, whose answer names no client: allowed under any name (probes)."""
+    """Return whether a request is a probe: allowed under any host name, as its answer names no client."""
     return scope["type"] == "http" and scope["path"] in (LIVE, READY)
 
 
@@ -94,7 +94,7 @@ def follow(connections: Callable[[], int], unread: Callable[[], int], oldest_ms:
 
 
 def unfollow() -> None:
-    """Read and expect no more: the gateway ends."""
+    """Stop reading gauges and expecting signs: the gateway ends."""
     FIGURES.unfollow(_SOURCE)
     for name in (EVENT_LOOP, KAFKA):
         HEALTH.forget(name)
@@ -144,7 +144,7 @@ def _text(values: tuple[bytes, ...]) -> str:
     # invalid UTF-8 becomes characters that are not printable
     text = b"".join(values).decode(errors="surrogateescape").strip()
     if len(text) > MAX_CHARACTERS or not text.isprintable():
-        raise authentication_failed("The proxy sends a header of its own that is no short text.", ())
+        raise authentication_failed("The proxy sends a header of its own that is not a short text.", ())
     return text
 
 
@@ -154,7 +154,7 @@ _PAGES = ("/", "/doc")
 """Pages that a link of another site may open."""
 
 _HEADERS = (
-    # content of a device or subscriber is no page of this gateway: it has no origin, runs nothing, loads nothing
+    # content of a device or subscriber is not a page of this gateway: it has no origin, runs nothing, loads nothing
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; sandbox"),
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -183,7 +183,7 @@ class OriginCheck:
     """Refuses requests of pages of other sites, and requests under a name that is not one of the gateway."""
 
     def __init__(self, app: ASGIApp, settings: Gateway, *, authenticated: bool, refused: Refused) -> None:
-        """Know the names of the settings; with authentication those of this machine, too."""
+        """Accept the host names of the settings; with authentication those of this machine, too."""
         self._app, self._allowed, self._refused = app, frozenset(settings.allowed_origins), refused
         origins = (urlsplit(origin).hostname for origin in settings.allowed_origins)
         self._names = [*settings.allowed_hosts, *filter(None, origins)]

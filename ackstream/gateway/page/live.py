@@ -132,7 +132,7 @@ class View(Snapshot, frozen=True):
     newest: int | None
     # of ten minutes in bars of ten seconds
     trends: dict[Verdict, list[int]]
-    # for those who may read everything
+    # for clients that may read everything
     jobs: list[JobSign]
     planes: PagePlanes | None
     # whether the client may use the actions of the page
@@ -204,7 +204,7 @@ class LabelCounts:
 
 
 IDLE_SECONDS = 60.0
-"""The planes are followed no longer after this time without a look at the page."""
+"""The planes are no longer followed after this time without a view of the page."""
 
 VIEW_SECONDS, SIGNS_SECONDS, RETRY_SECONDS = 1.0, 5.0, 2.0
 
@@ -260,7 +260,7 @@ class Live(Closing):
             return _view(meter, epoch_milliseconds(), [], [], failures, note)
 
     def whole(self) -> View:
-        """Return the content of the page with all planes and jobs, for those who may read everything."""
+        """Return the content of the page with all planes and jobs, for clients that may read everything."""
         self._looked = time.monotonic()
         view = self.view()
         note = " ".join(filter(None, (view.note, self._planes_note)))

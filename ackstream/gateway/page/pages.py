@@ -1,4 +1,4 @@
-"""The live page with its data and actions, and ``/doc``, the API's documentation; no host but this serves a file."""
+"""The live page with its data and actions, and ``/doc``, the API's documentation; all files come from this host."""
 
 import asyncio
 import gzip
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 Answer = Callable[[Request], Awaitable[Response]]
 
 STORIES = 2
-"""As many are read from the tables at a time: each looks through several."""
+"""Reads of the tables at a time: each searches several tables."""
 
 _HERE = Path(__file__).parent
 FILES = ("index.html", "style.css", "live.js", "icon.svg")
@@ -50,7 +50,7 @@ HEADERS = {
     # the viewer has its icons in its style sheet
     "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    # the browser asks each time whether it has changed
+    # the browser revalidates each time
     "cache-control": "private, no-cache",
 }
 
@@ -136,7 +136,7 @@ def _redrive(parts: Dependencies, letter: str) -> str:
     quoted = letter.replace("'", "''")
     report = redrive(parts.settings, where=f"id = '{quoted}'")
     if not report.chosen:
-        raise InputError("The tables have no such dead letter: they have it some seconds after the page shows it.")
+        raise InputError("The tables do not have this dead letter, which reaches them some seconds after the page.")
     if report.earlier:
         raise InputError("The dead letter was sent again before.")
     if not report.redriven:

@@ -120,7 +120,7 @@ class Stories:
         return Story(correlation_id, [replace(one, request="") for one in happenings if one.request in seen], note)
 
     def message(self, argument: str, things: Collection[str]) -> Story:
-        """Return the history of a message, ``CLIENT/SEQ`` (or ``InputError``), for those who may see all things."""
+        """Return the history of a message, ``CLIENT/SEQ`` (or ``InputError``), for clients that may see all things."""
         values = reading.parameters("message_story", argument)
         if not may_see(things, None):
             return Story(argument, [])

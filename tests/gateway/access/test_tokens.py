@@ -122,14 +122,14 @@ def test_a_shared_secret_signs_tokens_too(tmp_path: Path) -> None:
     ("key", "algorithms", "reason"),
     [
         ("x", ["HS256"], "needs 32 bytes and has 1"),
-        (" \n", ["HS256"], "no key for HS256"),
+        (" \n", ["HS256"], "not a key for HS256"),
         ("s" * 32, ["HS256", "HS512"], "HS512 needs 64 bytes and has 32"),
         (SECRET, ["RS256"], "not for RS256"),
         ("pem", ["HS256"], "not for HS256"),
         ("pem", ["RS256", "HS256"], "not for HS256"),
-        ("pem", ["ES256"], "no key for ES256"),
+        ("pem", ["ES256"], "not a key for ES256"),
         ("short", ["RS256"], "needs 2048 bits and has 1024"),
-        ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", ["RS256"], "no key for RS256"),
+        ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", ["RS256"], "not a key for RS256"),
     ],
 )
 def test_a_key_with_which_tokens_could_be_forged_stops_the_start(
