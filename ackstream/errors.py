@@ -24,7 +24,7 @@ class AckstreamError(Exception):
     """Root of the tree. The text is a sentence or a few that a person can act on."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep text and attributes in a copy, and in another process, for any arguments of the kind."""
+        """Keep text and attributes in a copy or another process, whatever the arguments of the class."""
         return _copied, (type(self), self.args), vars(self)
 
 
@@ -51,7 +51,7 @@ class MissingExtraError(AckstreamError, ModuleNotFoundError):
 
 
 class StartError(AckstreamError):
-    """A job must not start like this (other checkpoint values, a topic with the wrong configuration)."""
+    """A job must not start in this state (other checkpoint values, a topic with the wrong configuration)."""
 
 
 class TakenError(StartError):
@@ -59,7 +59,7 @@ class TakenError(StartError):
 
 
 class StoppedError(AckstreamError):
-    """A running job cannot go on (its clock stands still, another process does its work, records are gone)."""
+    """A running job cannot continue (its clock stands still, another process does its work, records are gone)."""
 
 
 class ClientError(AckstreamError):
@@ -67,7 +67,7 @@ class ClientError(AckstreamError):
 
 
 class AccessRefusedError(ClientError):
-    """Another side refuses a login, a certificate or an access, or shows a certificate that is not to be trusted."""
+    """The other side refuses a login, a certificate or an access, or shows an untrusted certificate."""
 
 
 class UnreachableError(ClientError):

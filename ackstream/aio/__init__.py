@@ -1,4 +1,4 @@
-"""The SDK for asyncio: the clients of ``ackstream.client``, awaited instead of waited for.
+"""The SDK for asyncio: the clients of ``ackstream.client`` without blocking calls.
 
 Each twin holds a client and has its methods. Futures are those of asyncio, methods that wait are coroutines, iteration
 is by ``async for``. A twin connects and closes by ``async with``.
@@ -27,7 +27,7 @@ from ackstream.protocol.messages import CommandAck
 
 
 class AsyncUpdates(AsyncIteration[sdk.Reply]):
-    """The twin of :class:`Updates`: ``async for update in requester.stream(…)``; ``updates`` are those themselves."""
+    """The twin of :class:`Updates`: ``async for update in requester.stream(…)``; it wraps ``updates``."""
 
     def __init__(self, updates: sdk.Updates) -> None:
         self.updates = updates
@@ -68,7 +68,7 @@ class AsyncRequester(AsyncClient[sdk.Requester]):
 class AsyncPublisher(AsyncClient[sdk.Publisher]):
     """The twin of :class:`Publisher`. Messages have the order in which :meth:`publish` is called.
 
-    While the window is full, or readers are behind, ``publish`` waits, not the loop; if cancelled, it may have sent.
+    While the window is full, or readers lag, ``publish`` waits, not the loop; if cancelled, it may have sent.
     """
 
     @takes(options.PublisherOptions, awaits=True)
@@ -151,8 +151,8 @@ class AsyncSubscriber(AsyncClient[sdk.Subscriber]):
 class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader]):
     """The twin of :class:`SampleReader`: ``async for sample in reader``, or a coroutine function as its ``handler``.
 
-    ``application-auto`` acknowledges a sample when the next one is asked for: one whose turn of the loop raised comes
-    again at the next start, as does the last one before a ``break``. Iterate, or use a handler, not both.
+    ``application-auto`` acknowledges a sample when the next one is requested: after an exception or a ``break`` in the
+    body of the loop, the last sample is delivered again at the next start. Iterate, or use a handler, not both.
     """
 
     _lent: AbstractContextManager[list[sdk.Sample]] | None = None
@@ -171,7 +171,7 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
             there = arrival(0)
             samples = access()
             left = SLICE_SECONDS if until is None else min(SLICE_SECONDS, until - time.monotonic())
-            # none although some are there: none were wanted
+            # an empty result although there are samples: none were requested
             if samples or there or left <= 0:
                 return samples
             await aside(arrival, left)
@@ -224,7 +224,7 @@ class AsyncSampleReader(AsyncIteration[sdk.Sample], AsyncClient[sdk.SampleReader
 class AsyncQueueConsumer(AsyncIteration[sdk.QueueMessage], AsyncClient[sdk.QueueConsumer]):
     """The twin of :class:`QueueConsumer`: ``async for message in consumer``, or a coroutine function as ``handler``.
 
-    Where the library settles, a message is accepted when the next one is asked for. Methods of a message do not wait.
+    Where the library settles, a message is accepted when the next one is requested. Methods of a message do not wait.
     """
 
     @takes(options.QueueOptions, awaits=True)

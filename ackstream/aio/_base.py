@@ -1,6 +1,6 @@
-"""The bases of the twins: they make, use and close clients without blocking the loop.
+"""The bases of the twins, which create, use and close clients without blocking the loop.
 
-A twin adds one thread to those of its client, which makes the calls that may wait, in the order in which they are
+A twin adds one thread to those of its client, which makes the calls that may block, in the order in which they are
 awaited. Its methods are made from those of its client, whose signatures they have.
 """
 
@@ -35,7 +35,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 SLICE_SECONDS = 10.0
-"""After which a wait without a limit is made anew."""
+"""Seconds after which a wait without a limit is repeated."""
 ENTRY_SECONDS = 5.0
 """How long a handler waits for the entry of its twin."""
 
@@ -44,7 +44,7 @@ _HANDLING: ContextVar[AsyncClient[Any] | None] = ContextVar("_HANDLING", default
 
 
 class Calls:
-    """A thread that makes calls one after the other; it ends with its object, and the exit of Python waits for none."""
+    """A thread that makes calls one after the other; it ends with its object, and does not delay the exit of Python."""
 
     def __init__(self, name: str) -> None:
         self._waiting: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -79,7 +79,7 @@ def _make_calls(waiting: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | Non
 def aside(function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
     """Call a function that may wait for long in a thread of its own.
 
-    A cancelled call keeps its thread: with enough of them in the few of the loop the client could not be closed.
+    A cancelled call keeps its thread: if such calls filled the loop's few threads, the client could not be closed.
     """
     return Calls("ackstream-aio-aside").make(function, *arguments)
 
@@ -104,7 +104,7 @@ def sliced(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Return a method that waits; without a limit (a parameter in seconds) it waits again after ``gives_up``.
 
-    A cancelled call keeps its thread until then. Each slice is twice as long as the last, since each asks anew.
+    A cancelled call keeps its thread until then. Each slice is twice as long as the last, since each repeats its query.
     """
     signature = inspect.signature(method)
 
@@ -175,7 +175,7 @@ class AsyncClient(Generic[C]):
 
     @classmethod
     def over(cls, client: C) -> Self:
-        """Return the twin of a client that exists, such as one of ``ackstream.testing``; it is closed with the twin."""
+        """Return the twin of an existing client, such as one of ``ackstream.testing``; it is closed with the twin."""
         twin = cls.__new__(cls)
         twin._begin(client)  # noqa: SLF001 - of the same class
         return twin
@@ -188,7 +188,7 @@ class AsyncClient(Generic[C]):
 
     @property
     def client(self) -> C:
-        """The client itself, for all that does not wait: ``statistics``, ``alive``, settings of its session.
+        """The client itself, for calls that do not wait: ``statistics``, ``alive``, settings of its session.
 
         :raises PreconditionNotMetError: outside of the ``async with`` block
         """
@@ -279,10 +279,10 @@ def _close_made(making: asyncio.Future[Any]) -> None:
 
 
 class AsyncIteration(AsyncIterator[M], Generic[M]):
-    """Hands messages to the loop, one when it is asked for.
+    """Hands messages to the loop, one per request.
 
-    The limited buffer of the client is the only one; once it is full, messages wait in Kafka. A wait that is cancelled
-    loses nothing: its message is that of the next one.
+    The limited buffer of the client is the only one; once it is full, messages wait in Kafka. A cancelled wait loses
+    nothing: the next one gets its message.
     """
 
     _coming: asyncio.Future[M | None] | None = None
@@ -292,7 +292,7 @@ class AsyncIteration(AsyncIterator[M], Generic[M]):
         return asyncio.Lock()
 
     def _at_hand(self) -> M | None:
-        """Return a message that need not be waited for, if there is one: to ask a thread costs more than the rest."""
+        """Return a message that is available at once, if any: a call in a thread costs more than the rest."""
         return None
 
     @abstractmethod

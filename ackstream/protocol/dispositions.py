@@ -30,7 +30,7 @@ COMPLETIONS: Final[dict[Completion, str]] = {
     "response": "the single response that the request waits for arrived",
     "timeout": "the deadline passed",
     "amended": "late acknowledgements made it succeed after its timeout: a second reply, and a second row",
-    "cancelled": "its requester took it back",
+    "cancelled": "its requester cancelled it",
     "error": "the twin reported an error",
     "invalid": "the request cannot be accepted",
 }
@@ -69,7 +69,7 @@ REFUSALS: Final[dict[str, str]] = {
 }
 """Reasons for which persist refuses a message: its ack, and the column ``reason`` of the table ``messages``."""
 
-# reasons in acks of numbers that are decided already; the message itself has no row of its own
+# reasons in acks of numbers that were decided before; the message has no row of its own
 DUPLICATE: Final = "duplicate"
 """A message of this number was stored before."""
 WITHDRAWN: Final = "withdrawn"
@@ -82,7 +82,7 @@ OUTCOME_UNKNOWN: Final = "outcome unknown"
 MessageDisposition: TypeAlias = Literal["settled", "dead-letter", "discarded"]
 
 MESSAGES: Final[dict[MessageDisposition, str]] = {
-    "settled": "a consumer is finished with it, or none has to be",
+    "settled": "a consumer is finished with it, or no consumer has to be",
     "dead-letter": "the queue gave it up and wrote it to the topic dead-letters",
     "discarded": "the queue gave it up and keeps no copy",
 }

@@ -23,7 +23,7 @@ TOO_LARGE = 413
 UNAVAILABLE = 503
 
 SHOWN_CHARACTERS = 1_000
-"""How many characters of a foreign text an error repeats; Ditto repeats all of them."""
+"""Characters of a foreign text that an error repeats; Ditto repeats all."""
 
 
 class DittoError(AckstreamError):
@@ -55,7 +55,7 @@ class DittoError(AckstreamError):
 
 
 class AccessDeniedError(DittoError):
-    """An error of someone who lacks a right; ``lacking`` names it for the readers of the audit alone."""
+    """An error of a client that lacks a right; only the audit shows which (``lacking``)."""
 
     def __init__(self, error: DittoError, lacking: str) -> None:
         super().__init__(error.status, error.error, error.message, error.description, error.href, **error.extra)

@@ -29,7 +29,7 @@ class Intervals:
     __slots__ = ("_firsts", "_lasts", "max_holes", "start")
 
     def __init__(self, intervals: Iterable[Interval] = (), *, start: int = 1, max_holes: int | None = None) -> None:
-        """Hold intervals, in any order, which may overlap, or raise as :meth:`add`; no ``max_holes``: no limit."""
+        """Hold intervals in any order, which may overlap; raises as :meth:`add`; ``max_holes`` ``None``: no limit."""
         self.start = start
         self.max_holes = max_holes
         # disjoint, ascending, with at least one missing number between two runs
@@ -91,7 +91,7 @@ class Intervals:
 
     @property
     def watermark(self) -> int:
-        """The number up to which all are in the set; ``start - 1`` if the first expected one is missing."""
+        """The number up to which the set is complete; ``start - 1`` if the first expected one is missing."""
         return self.first_hole - 1
 
     @property
@@ -105,7 +105,7 @@ class Intervals:
         return len(self._firsts) - (self.first_hole > self.start)
 
     def dump(self) -> list[int]:
-        """Return small numbers to rebuild the set from: for each run its distance from the last one, and its span."""
+        """Return small numbers to rebuild the set from: per run its distance from the last one, and its span."""
         bounds = [self.start, *chain.from_iterable(self)]
         return list(map(sub, bounds[1:], bounds))
 

@@ -25,7 +25,7 @@ MAX_DEPTH = 200
 
 
 def members(value: Any, most: int) -> int:
-    """Return the number of members of all objects in a value, arrays apart; not more than a few above ``most``."""
+    """Return the number of members of all objects in a value, without arrays; stops a few above ``most``."""
     found, rest = 0, [value]
     while rest and found <= most:
         one = rest.pop()
@@ -40,14 +40,14 @@ class RecordError(ValueError):
 
 
 def reader(kind: Any, what: str) -> Callable[[bytes | None], Any]:
-    """Return a function that reads records of a kind, or raises :class:`RecordError`: "This is no record of …"."""
+    """Return a function that reads records of a kind, or raises :class:`RecordError`: "This is not a record of …"."""
     decode = msgspec.json.Decoder(kind).decode
 
     def read(value: bytes | None) -> Any:
         try:
             return decode((value or b"").removeprefix(BYTE_ORDER_MARK))
         except UNREADABLE as problem:
-            raise RecordError(f"This is no record of {what}: {problem}.") from problem
+            raise RecordError(f"This is not a record of {what}: {problem}.") from problem
 
     return read
 
@@ -83,7 +83,7 @@ def parse_pointer(pointer: str) -> Keys:
 
 
 def keys_of(path: str) -> Keys:
-    """Return the keys of a path that someone else has checked; empty ones are ignored."""
+    """Return the keys of a path that was checked before; empty ones are ignored."""
     return tuple([_unescape(key) for key in path.split("/") if key])
 
 
@@ -185,7 +185,7 @@ def _tree(selector: str) -> _Tree:
     for path in parse_selector(selector):
         node: _Tree | None = tree
         for key in path[:-1]:
-            # a part selected as a whole stays so
+            # a part that is selected as a whole remains whole
             node = None if node is None else node.setdefault(key, {})
         if node is not None:
             node[path[-1]] = None

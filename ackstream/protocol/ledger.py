@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 from ackstream.protocol.json import optional_reader
 
 DEAD_LETTER_BYTES = 65_536
-"""How many bytes of a dead letter's key and value the ledger keeps; all of them are in the topic it came from."""
+"""Bytes of a dead letter's key and value that the ledger keeps; the topic of its origin has all."""
 
 
 class SignalRow(msgspec.Struct, omit_defaults=True, frozen=True, gc=False):
@@ -118,7 +118,7 @@ class DeadLetterRow(msgspec.Struct, omit_defaults=True, frozen=True):
 class AuditRow(msgspec.Struct, omit_defaults=True, frozen=True):
     """An action of a client at the gateway, or its refusal, or a redriven dead letter; times in epoch milliseconds.
 
-    It comes in a topic of its own, ``audit``, and nowhere else: who may write the ledger cannot write it. The
+    It is in the topic ``audit`` only, so that writers of the ledger cannot write it. The
     ``query_id`` of its record is the run of the gateway, ``batch_id`` the number within it, from 1 without gaps.
     """
 
@@ -168,7 +168,7 @@ read: Callable[[bytes | None], LedgerRecord | None] = optional_reader(LedgerReco
 
 
 def divide(record: LedgerRecord, limit: int) -> Iterator[bytes]:
-    """Write the outcome of a request in records of ``limit`` bytes, by as many of these steps as it takes."""
+    """Write the outcome of a request in records of ``limit`` bytes, by the first of these steps, as far as needed."""
     # The signal gets a record of its own. The copy of the reply is left out: it repeats the payloads. Of the largest
     # payloads the acks keep a reference, ``{"reference": topic-partition-offset-index, "bytes": length}``.
     replace = msgspec.structs.replace

@@ -1,7 +1,7 @@
 """Reports of the service about publishers' messages: acknowledgements, and which messages are stored where.
 
 An acknowledgement names the stage that was reached (brokers.md 1.2, 1.3): ``received`` (arrived, nothing checked),
-``processed`` (checked, perhaps not executed), ``persisted`` (durable), ``completed`` (the part done at once is over),
+``processed`` (checked, perhaps not executed), ``persisted`` (durable), ``completed`` (the immediate part has ended),
 ``stats`` (numbers, after the command has ended). Each is a message of its own.
 
 Readers, settle and queues rely on a message only once the persist job has reported it as stored: one in Kafka may still
@@ -39,7 +39,7 @@ _MAX_DIGITS = len(str(MAX_NUMBER))
 
 def read_number(text: str | None) -> int | None:
     """Read a number from a record header; return ``None`` if it is not a whole number of at most 64 bits."""
-    # digits are those that SQL reads too: another script's would be a number here and none in the table
+    # digits are those that SQL reads too: with digits of another script the table would have no number
     if text is None or len(text) > _MAX_DIGITS or not text.isdecimal() or not text.isascii():
         return None
     number = int(text)
@@ -47,7 +47,7 @@ def read_number(text: str | None) -> int | None:
 
 
 AckType: TypeAlias = Literal["received", "processed", "persisted", "completed", "stats"]
-"""In the order in which they are sent, as far as they can be ordered."""
+"""The order in which acks are sent, as far as they can be ordered."""
 
 Status: TypeAlias = Literal["success", "failure", "retry"]
 
@@ -105,7 +105,7 @@ encode_ack = msgspec.json.Encoder().encode
 decode_ack = msgspec.json.Decoder(CommandAck).decode
 
 Support: TypeAlias = Literal["yes", "yes, merged", "with a bookmark", "with a filter"]
-"""Whether a command supports a type of acknowledgement; merged: one for many sequence numbers."""
+"""Support of a command for a type of acknowledgement; merged: one ack for many sequence numbers."""
 
 _BASIC: dict[AckType, Support] = {"received": "yes", "processed": "yes"}
 _PUBLISH = _BASIC | {"persisted": "yes, merged", "completed": "yes"}
@@ -139,7 +139,7 @@ NOT_SUPPORTED: Final = "not supported"
 
 @dataclass(frozen=True)
 class ClientCommand:
-    """One command of a publisher or query client; ``asked``: types of ack; ``top_n``: the maximum number of records."""
+    """One command of a publisher or query client; ``asked``: types of ack; ``top_n``: maximum of records."""
 
     name: str
     cid: str | None = None
@@ -155,14 +155,14 @@ def asked(types: Iterable[str]) -> frozenset[str]:
 
 
 def refusal(command: ClientCommand) -> str | None:
-    """Return the reason to refuse a command that requests an acknowledgement it can never have, else ``None``."""
+    """Return the reason to refuse a command for a type of acknowledgement it never gets, else ``None``."""
     return None if command.asked <= SUPPORTED[command.name].keys() else NOT_SUPPORTED
 
 
 def opening(command: ClientCommand, reason: str | None, detail: str | None = None) -> list[CommandAck]:
     """Return the acknowledgements that precede everything else a command does."""
-    # ``processed`` is sent unrequested if the command requested a type that it cannot have: the client would otherwise
-    # wait in vain. A duplicate was processed successfully; its failure is reported with ``persisted``.
+    # ``processed`` is sent unrequested if the command requested a type that it cannot have: otherwise the client would
+    # wait forever. A duplicate was processed successfully; its failure is reported with ``persisted``.
     acks = [CommandAck(ack_type="received", cid=command.cid)] if "received" in command.asked else []
     if "processed" in command.asked or reason == NOT_SUPPORTED:
         why = None if reason == DUPLICATE else reason
@@ -208,7 +208,7 @@ class SessionRuns:
         runs[before : high + 1] = joined
 
     def within(self, first: int, last: int) -> list[SessionRun]:
-        """Return the parts of the runs that lie between two numbers."""
+        """Return the parts of the runs between two numbers."""
         low, high = bisect_left(self._runs, first, key=itemgetter(1)), bisect_right(self._runs, last, key=itemgetter(0))
         return [(max(begin, first), min(end, last), name) for begin, end, name in self._runs[low:high]]
 
@@ -264,9 +264,9 @@ NO_BATCH: Final = -1
 class Replicated(msgspec.Struct, frozen=True, tag_field="type", tag="replicated"):
     """A mirror job's destination has all rows of ``messages`` up to a batch; published on a compacted topic.
 
-    The mirror reports its position when it starts, and each time that it has grown; a repeated report changes nothing.
+    The mirror reports its position when it starts, and after each advance; a repeated report changes nothing.
 
-    :ivar source: the id of the table that the rows come from; batches of another table mean nothing here
+    :ivar source: the id of the table that the rows come from; batches of another table are unrelated
     :ivar batch: the column of that name in ``messages``; -1 if there is nothing yet
     """
 

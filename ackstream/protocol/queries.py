@@ -18,7 +18,7 @@ INTERNAL_ERROR: Final = "internal error"
 TOO_MANY: Final = "too many subscriptions"
 
 TEMPORARY: Final = frozenset({INTERNAL_ERROR, TOO_MANY})
-"""Reasons that may be over when the same command is sent again."""
+"""Reasons that may no longer apply when the same command is sent again."""
 
 EPOCH, NOW, MOST_RECENT = "EPOCH", "NOW", "MOST_RECENT"
 

@@ -18,7 +18,7 @@ TYPES = ("queue_bind", "queue_alive", "queue_unbind", "queue_settle", "queue_dra
 """Values of ``type`` on ``app-acks`` that are addressed to queues."""
 
 Settlement: TypeAlias = SampleOutcome | Literal["working"]
-"""How a message is settled; ``working`` settles nothing: its holder goes on working, and its lease begins anew."""
+"""How a message is settled; ``working`` settles nothing: its holder continues working, and its lease starts again."""
 
 Refusal: TypeAlias = Literal["outcome-not-enabled", "not-held", "held-by-another", "not-in-queue", "max-lease"]
 """Why a settlement has no effect (brokers.md S20, A34); ``max-lease``: the lease may not last longer."""
@@ -27,11 +27,11 @@ UnboundReason: TypeAlias = Literal["closed", "lost", "replaced", "unknown-queue"
 """Why a session ended: the consumer closed it, was silent too long, or was replaced; or the queue does not exist."""
 
 Session: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
-"""A whole number for every JSON reader."""
+"""A whole number that every JSON reader represents exactly."""
 
 MAX_BACKLOG = 2**31 - 1
 PREFETCH = 255
-"""How many messages a consumer that names no backlog holds at most, as a flow of Solace does by default."""
+"""Maximum messages held by a consumer that names no backlog, as by default in a flow of Solace."""
 
 MessageId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=300)]
 """A topic of Kafka has at most 249 characters; partition and offset follow."""
@@ -57,13 +57,13 @@ class Bind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queu
 
 
 class Alive(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_alive"):
-    """Keeps a session; sent several times within its lease. It is the transport ack (S15) and settles nothing.
+    """Keeps a session alive; sent several times within its lease. It is the transport ack (S15) and settles nothing.
 
     :ivar received: the answers up to this number have arrived, or were reported as missing: the leases of their
         messages begin
     :ivar missing: the numbers of answers that were passed over and not yet reported: their messages are delivered again
     :ivar stopped: the consumer wants no messages for the moment
-    :ivar handed_out: the application has got the messages of the answers up to this number: their deliveries count
+    :ivar handed_out: the application has received the messages of the answers up to this number: their deliveries count
     """
 
     received: int = 0
@@ -79,7 +79,7 @@ class Unbind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="qu
 
 
 class SettleMessages(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_settle"):
-    """Settles messages with one outcome, or begins their leases anew (``working``).
+    """Settles messages with one outcome, or restarts their leases (``working``).
 
     :ivar unavailable: this consumer cannot read them, and gives them back for others, with any outcome: a message
         that none of the queue's consumers can read is given up
@@ -102,13 +102,13 @@ QueueRequest: TypeAlias = Bind | Alive | Unbind | SettleMessages | Drain
 
 
 class Bound(_Record, frozen=True, tag_field="type", tag="bound"):
-    """The session has begun, or goes on: missing numbers before this one were lost.
+    """The session has begun, or continues: missing numbers before this one were lost.
 
     :ivar backlog: messages it may hold at once (0: any number)
     :ivar lease_ms: how long it may hold a message from the record on that reports it as received (0: for ever)
     :ivar session_ms: the session is lost after this time without a record from the consumer
-    :ivar max_lease_ms: how long it may hold a message that its application has got, if it goes on working and there is
-        a lease
+    :ivar max_lease_ms: how long it may hold a message that its application has received, if it continues working and
+        there is a lease
     """
 
     number: int
@@ -119,12 +119,12 @@ class Bound(_Record, frozen=True, tag_field="type", tag="bound"):
 
 
 class MessageDelivered(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="delivered"):
-    """A message is the consumer's until it is settled, or its lease or the session ends.
+    """A message belongs to the consumer until it is settled, or its lease or the session ends.
 
     :ivar message: its id in the queue
     :ivar topic: with ``partition`` and ``offset`` its coordinates in Kafka, and in the table ``messages``
     :ivar batch: its batch in that table
-    :ivar count: 1 for the first delivery; deliveries that the application never got do not count
+    :ivar count: 1 for the first delivery; deliveries that never reached the application do not count
     """
 
     number: int

@@ -22,7 +22,7 @@ AutoReason: TypeAlias = Literal["filtered", "replaced"]
 """Why a sample was acknowledged unseen: a filter excluded it, or a newer sample replaced it under KEEP_LAST."""
 
 SampleOutcome: TypeAlias = Literal["accepted", "failed", "rejected"]
-"""How a consumer settles a message: done, try again, or never again (AMPS: ack, cancel, expire)."""
+"""How a consumer settles a message: done, retry, or give up (AMPS: ack, cancel, expire)."""
 
 MAX_NAME = 255
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
@@ -34,7 +34,7 @@ Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Quorum: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 MAX_ROLES = MAX_WRITERS = 100
 Quorums: TypeAlias = Annotated[dict[Name, Quorum], msgspec.Meta(max_length=MAX_ROLES)]
-"""By required role, how many different readers of it must acknowledge each sample (R19)."""
+"""By required role, the number of its readers that must acknowledge each sample (R19)."""
 
 
 class AckInterval(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -113,10 +113,10 @@ class ReaderStop(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="typ
 
 
 class WriterStateRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="writer_asks"):
-    """Asks for the state of a writer's samples: :class:`WriterState`.
+    """Requests the state of a writer's samples: :class:`WriterState`.
 
-    :ivar required: the roles that its samples need from now on, besides those of the settings; they hold until it names
-        others, or none. ``None`` changes nothing
+    :ivar required: the roles that its samples need from now on, besides those of the settings; they apply until it
+        names others, or none. ``None`` changes nothing
     """
 
     writer: Name
@@ -124,10 +124,10 @@ class WriterStateRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag_fi
 
 
 class ReadersRequest(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="readers_asked"):
-    """Asks for the known readers; each shard answers with :class:`KnownReaders`.
+    """Requests the known readers; each shard sends :class:`KnownReaders`.
 
     :ivar name: the key of the answers
-    :ivar number: of the question; its answers repeat it. Of several in one batch only the last one is answered
+    :ivar number: number of the request, repeated in its answers. Of several in one batch only the last is answered
     """
 
     name: Name
@@ -208,7 +208,7 @@ class ReaderState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
 class ReaderRemoved(msgspec.Struct, frozen=True, tag_field="type", tag="reader_removed"):
     """One of ``shards`` shards removed a reader, by :class:`ReaderStop` without an epoch or for its silence.
 
-    :ivar epoch: the last one that it knew of, 0: none; a reader that has started since is not meant
+    :ivar epoch: the last one that it knew of, 0: none; a reader that has started since is not affected
     """
 
     reader: str
@@ -234,7 +234,7 @@ class KnownReader(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KnownReaders(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="readers_known"):
-    """A part of a shard's answer to :class:`ReadersRequest`; ``number`` is that of the question."""
+    """A part of a shard's answer to :class:`ReadersRequest`; ``number`` is that of the request."""
 
     name: str
     shard: int
@@ -251,7 +251,7 @@ class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     :ivar written: the last sample that was stored, else 0
     :ivar released: all required readers have acknowledged everything up to this sample
     :ivar done: runs after ``released`` that all required readers have acknowledged
-    :ivar waiting_for: who has not acknowledged the oldest open sample: plain readers by name, then required roles
+    :ivar waiting_for: without an acknowledgement of the oldest open sample: plain readers by name, then roles
     :ivar required: the roles that the writer itself requires
     :ivar lease_ms: how long the writer may be silent before these are forgotten; ``None``: for ever
     """

@@ -29,13 +29,13 @@ TRACEPARENT: Final = "traceparent"
 LABEL: Final = "label"
 """The label of an acknowledgement that is a record of any kind."""
 ACK_QUORUM: Final = "ack-quorum"
-"""How many of the requested acknowledgements have to be positive; also a header of messages, but none of Ditto."""
+"""How many of the requested acknowledgements must be positive; also a header of messages, not one of Ditto's."""
 EXTEND: Final = "extend"
-"""How much longer a party that reports progress may take; so is it."""
+"""How much longer a party that reports progress may take; also a header of messages."""
 PROGRESS: Final = "progress"
-"""``true``: the requester gets acknowledgements as they come; so is it."""
+"""``true``: the requester gets acknowledgements as they arrive; also a header of messages."""
 AMEND: Final = "amend"
-"""Until when after a timeout a request may still succeed: ``true``, or a duration; so is it."""
+"""How long after a timeout a request may still succeed: ``true``, or a duration; also a header of messages."""
 REPLY_VERSION: Final = "reply-version"
 """``2`` in the second reply to a request, which was amended; in an update the number of the batch that wrote it."""
 CANCEL: Final = "cancel"
@@ -43,7 +43,7 @@ CANCEL: Final = "cancel"
 CE_ID: Final = "ce_id"
 CE_REQUESTED_ACKS: Final = "ce_requestedacks"
 CE_TIMEOUT: Final = "ce_timeout"
-"""The attributes of a CloudEvent that asks for acknowledgements, as Kafka's binary mode names them."""
+"""The attributes of a CloudEvent that requests acknowledgements, as named in Kafka's binary mode."""
 
 REASON: Final = "reason"
 PARTITION: Final = "partition"
@@ -56,7 +56,7 @@ DELIVERIES: Final = "deliveries"
 REDRIVEN_FROM: Final = "redriven-from"
 """Id of the dead letter of which a record is the copy: ``topic-partition-offset``, after its queue and a slash."""
 FOR_QUEUE: Final = "for-queue"
-"""The one queue that takes a message which was redriven; it is for no reader, query or other queue."""
+"""The one queue that takes a redriven message; no reader, query or other queue gets it."""
 
 CLIENT: Final = "client"
 SEQ: Final = "seq"
@@ -69,7 +69,7 @@ FIRST: Final = "first"
 ACK_CONFLATION: Final = "ack-conflation"
 SESSION: Final = "publisher-session"
 STORE: Final = "publisher-store"
-"""In a logon: which store has the publisher's unacknowledged messages; without one they end with the process."""
+"""In a logon: the store of the publisher's unacknowledged messages; without one the process loses them."""
 WINDOW: Final = "publish-window"
 ACK_IMMEDIATELY: Final = "ack-immediately"
 KEY: Final = "key"
@@ -77,7 +77,7 @@ KEY: Final = "key"
 PUBLISHER: Final = frozenset(
     {CLIENT, SEQ, COMMAND, CID, ACK, TOPIC, TTL, FIRST, ACK_CONFLATION, SESSION, STORE, WINDOW, ACK_IMMEDIATELY, KEY}
 )
-"""Headers of the topic ``messages`` that are the service's; all others are the application's own."""
+"""Headers of the topic ``messages`` that belong to the service; all others are the application's."""
 
 REQUESTED_ACKS: Final = "requested-acks"
 ENTITY_ID: Final = "ditto-entity-id"
@@ -100,7 +100,7 @@ ORDER_BY: Final = "order_by"
 SOW_KEYS: Final = "sow_keys"
 TOP_N: Final = "top_n"
 OMITTED: Final = "omitted"
-"""In a copy of a message that would be too large for Kafka: the number of bytes left out, which the table has."""
+"""In a copy of a message that would be too large for Kafka: the bytes left out, which the table has."""
 APPLICATION: Final = "header-"
 """Prefix of the application's own headers in a query's results."""
 
@@ -109,8 +109,8 @@ OWNER: Final = "owner"
 
 
 def reply_record_headers(field: Callable[[str], T], content_type: T) -> tuple[dict[str, T], dict[str, T]]:
-    """Return the record headers of a reply, in order: those of each reply, and those that many have not."""
-    # Of the second part those without a value are left out: two repeat headers of the request. ``field``: returns a
+    """Return the record headers of a reply, in order: those of every reply, then the optional ones."""
+    # Optional ones without a value are left out: two repeat headers of the request. ``field``: returns a
     # field of the reply by its name: a column of Spark, or the value.
     own = {
         CORRELATION_ID: field("key"),

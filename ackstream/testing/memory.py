@@ -1,4 +1,4 @@
-"""The connection of clients to a system in memory, and the time of that: no thread runs, and nothing waits."""
+"""The connection of clients to a system in memory, and its time: no thread runs, and nothing waits."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -32,7 +32,7 @@ class VirtualTime(ABC):
         self._step(max(self.now, until))
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Let time pass until a condition holds, or until nothing is left that time would change."""
+        """Let time pass until a condition holds, or until no event is left."""
         while not done() and (due := self._due()) is not None:
             self._step(due)
 

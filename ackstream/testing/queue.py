@@ -31,7 +31,7 @@ class QueueSystem(VirtualTime):
     """One work queue, its messages and its consumers; for one thread.
 
     A message is delivered when it is published, or when its consumer has room again; handlers run at once.
-    Supported: deliveries, outcomes, leases, work that goes on, delays, limits of deliveries and failures,
+    Supported: deliveries, outcomes, leases, extended work, delays, limits of deliveries and failures,
     times to live, dead letters, fairness and exclusive queues.
     Not supported: sessions that end because a consumer is silent, ``ack_batch``, transport acks, barriers.
 
@@ -169,7 +169,7 @@ class _QueueLinkInMemory:
         return self._session.bound
 
     def start(self, _timeout: float) -> None:
-        # the messages of an earlier consumer of the name come here
+        # this consumer takes over the messages of an earlier one of its name
         if (replaced := self._links.pop(self._name, None)) is not None:
             replaced.close()
         self._links[self._name] = self

@@ -51,7 +51,7 @@ def hash_of(text: str) -> int:
 
 
 def for_correlate(record: TopicRecord, limits: Correlate) -> Record | None:
-    """Return a record as correlate's source gives it to a shard; ``None``: it neither asks nor answers."""
+    """Return a record as correlate's source gives it to a shard; ``None``: it is neither a request nor an answer."""
     value, role, number, topic = record.value, SOURCES.get(record.topic), 0, None
     headers = {name: value for name, value in record.headers if value}
     if role is not None:
@@ -125,7 +125,7 @@ class ShardRun:
 
 
 class RequestSystem(MemorySystem):
-    """Everything between requesters and those who answer them; for one thread.
+    """Everything between requesters and responders; for one thread.
 
     A record acts when it is fed: the jobs and the receivers have written their records when the call returns.
     Time stands still until the test moves it (:meth:`advance`), or waits for a future of :meth:`requester`. A record

@@ -575,7 +575,7 @@ def what_cannot_be_read_is_a_dead_letter_and_stops_nothing(system: System) -> No
         found: list[Any] = []
         eventually(lambda: found.extend(r for r in poll() if r.key == b"nobody") or found, "the records")
     headers = dict(found[0].headers)
-    assert b"no record of a queue's consumer" in headers["reason"]
+    assert b"not a record of a queue's consumer" in headers["reason"]
     assert headers["topic"].decode() == system.kafka.topic("app-acks")
     assert (headers["partition"].isdigit(), headers["offset"].isdigit()) == (True, True)
 

@@ -94,7 +94,7 @@ def test_a_record_of_stored_messages() -> None:
     "value", [None, b"", b"\xff", b"{}", b'{"type":"stored","client":"p1"}', b'{"type":"app_ack"}']
 )
 def test_an_unreadable_record_of_stored_messages_is_refused_with_the_reason(value: bytes | None) -> None:
-    with pytest.raises(RecordError, match=r"^This is no record of stored messages: "):
+    with pytest.raises(RecordError, match=r"^This is not a record of stored messages: "):
         messages.read_stored(value)
 
 
@@ -107,7 +107,7 @@ def test_a_record_of_a_destination() -> None:
 
 @pytest.mark.parametrize("value", [None, b"", b"\xff", b"7", b'{"type":"replicated","destination":"standby"}'])
 def test_an_unreadable_record_of_a_destination_is_refused_with_the_reason(value: bytes | None) -> None:
-    with pytest.raises(RecordError, match=r"^This is no record of a destination: "):
+    with pytest.raises(RecordError, match=r"^This is not a record of a destination: "):
         messages.read_replicated(value)
 
 

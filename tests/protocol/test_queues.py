@@ -56,9 +56,9 @@ def test_what_a_consumer_hears_is_read_as_it_was_written(record: queues.QueueAns
     ],
 )
 def test_what_is_no_record_is_refused(value: bytes) -> None:
-    with pytest.raises(RecordError, match="no record of a queue"):
+    with pytest.raises(RecordError, match="not a record of a queue"):
         queues.read(value)
-    with pytest.raises(RecordError, match="no record of a queue"):
+    with pytest.raises(RecordError, match="not a record of a queue"):
         queues.read_answer(value)
 
 

@@ -109,5 +109,5 @@ def test_a_receiver_passes_over_what_is_not_from_settle(value: bytes) -> None:
     ],
 )
 def test_what_is_no_such_record_is_refused_with_what_is_wrong(value: bytes) -> None:
-    with pytest.raises(RecordError, match="This is no record of a consumer: "):
+    with pytest.raises(RecordError, match="This is not a record of a consumer: "):
         readers.read(value)

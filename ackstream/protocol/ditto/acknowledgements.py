@@ -41,12 +41,12 @@ class Acknowledgement(msgspec.Struct):
 
     @property
     def weak(self) -> bool:
-        """Return whether the system issued it because the signal does not concern the party."""
+        """Return whether the system issued it, because the signal does not concern the party."""
         return self.headers.get(names.WEAK_ACK) is True
 
 
 def extension(ack: Acknowledgement) -> int:
-    """Return how much more time, in milliseconds, a party that reports progress asks for. Raises 400."""
+    """Return the further milliseconds that a party requests with its report of progress. Raises 400."""
     text = ack.headers.get(names.EXTEND) if ack.status == PROCESSING else None
     # longer ones leave the range of timestamps
     return 0 if text is None else Duration.parse(str(text)).capped(10**15)
@@ -217,7 +217,7 @@ def check_answer(envelope: Envelope, declared: Collection[str], otherwise: str) 
         for ack in read_issued(envelope):
             check_declared(ack.label, declared)
     elif topic.channel != "live" or topic.criterion not in _ANSWERS or envelope.status is None:
-        # the twin alone answers for the twin
+        # only the twin answers on the twin channel
         raise errors.unknown_topic_path(str(topic), otherwise)
     identity = envelope.headers.get(names.CORRELATION_ID)
     if not identity:

@@ -1,9 +1,8 @@
 """Aggregates: the replies to requesters, one entry per acknowledgement; written from JSON texts.
 
-Headers become text when a message is read, once: an aggregate repeats them, and joins texts. Headers of a known shape
-are understood once and remembered; everything unusual, or wrong, is read by ``decode`` and ``read_ack``, or
-``read_request``, with the same result. Source of the rules: Eclipse Ditto, ``AcknowledgementsAdapter``,
-``Acknowledgements``.
+Headers become text once, when a message is read: an aggregate repeats them by joining texts. Headers of a known shape
+are parsed once and remembered; anything unusual or wrong is read by ``decode`` and ``read_ack``, or ``read_request``,
+with the same result. Source of the rules: Eclipse Ditto, ``AcknowledgementsAdapter``, ``Acknowledgements``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +59,7 @@ def headers_text(headers: Mapping[str, Any]) -> Raw:
 
 
 def combined_status(statuses: Sequence[int]) -> int:
-    """Return the status of an aggregate: that of its one entry; of several 200 if all are 2xx, else 424; else 200."""
+    """Return the status of an aggregate: that of a single entry; 200 if all are 2xx or there are none; else 424."""
     if len(statuses) == 1:
         return statuses[0]
     return OK if SUCCESSES.issuperset(statuses) else FAILED_DEPENDENCY
@@ -268,7 +267,7 @@ def _names(names: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], bo
 def _shape(
     suffix: str, names: tuple[str, ...], default_timeout_ms: int, max_timeout_ms: int, values: bytes
 ) -> tuple[Request, str | None, dict[str, Any], tuple[str, ...]]:
-    """Read a request like those of a shape, with the values of the headers that are no texts."""
+    """Read a request like those of a shape, with the values of the headers that are not texts."""
     # returns it, the channel of its topic path, the headers that an aggregate repeats, and the names of those with the
     # values of each request
     texts, typed, *_ = _names(names)

@@ -135,7 +135,7 @@ def settle(
     error_status: int | None = None,
 ) -> Settlement:
     """Decide about a message that maps to signals of which ``expected`` await acknowledgements."""
-    # ``expected``: None if unknown, because the mapping of the whole message failed; ``complete``: False if waiting for
+    # ``expected``: None if unknown because the mapping of the whole message failed; ``complete``: False if waiting for
     # more answers was abandoned; ``error_status``: of a Ditto error that arrived instead of an answer
     if error_status is not None and expected is not None:
         if error_status == _PRECONDITION_FAILED:

@@ -31,7 +31,7 @@ MAX_BYTES = 1_024
 
 _MAX_BYTES_OF_A_CHARACTER = 6
 UUID_DIGITS = re.compile(r"[0-9A-F]{12}4[0-9A-F]{3}[89AB][0-9A-F]{15}")
-"""The 16 bytes of a random UUID: version and variant of RFC 9562, so that byte 8 is no ASCII; also for Spark."""
+"""The 16 bytes of a random UUID: version and variant of RFC 9562, so that byte 8 is not ASCII; also for Spark."""
 
 _NUMBERED = re.compile(r"(.*)#([0-9]+)", re.DOTALL)
 _RANDOM_BYTES = 12
@@ -59,7 +59,7 @@ def correlation_id(
 
 def of_spring(value: bytes) -> str:
     """Return the text of Spring's correlation-id: a random UUID's 16 bytes, its default, are upper-case hexadecimal."""
-    # so are other bytes that are no UTF-8; one random UUID of 16,000 happens to be UTF-8; text in ASCII is no UUID
+    # so are other bytes that are not UTF-8; one random UUID of 16,000 happens to be UTF-8; ASCII text is no UUID
     digits = value.hex().upper()
     if not UUID_DIGITS.fullmatch(digits):
         with suppress(UnicodeDecodeError):
@@ -75,7 +75,7 @@ def of_json(headers: Mapping[str, Any]) -> str | None:
 
 
 def is_too_long(identity: str) -> bool:
-    """Return whether correlate refuses a correlation-id for its length."""
+    """Return whether correlate refuses a correlation-id as too long."""
     # nearly all are too short for a closer look
     may_be = len(identity) * _MAX_BYTES_OF_A_CHARACTER > MAX_BYTES
     return may_be and len(msgspec.json.encode(identity)) > MAX_BYTES + len('""')
@@ -97,19 +97,19 @@ _SECRET, _numbers = secrets.token_bytes(32), count()
 
 
 def unguessable(size: int) -> bytes:
-    """Return bytes that no other client can guess, and that come once: from a secret of the process and a number."""
-    # random bytes of the system give up the lock of the interpreter: each call would cost a turn of another thread
+    """Return unique bytes that no other client can guess, from a secret of the process and a number."""
+    # random bytes of the system release the interpreter lock: each call would cost a turn of another thread
     return blake2b(b"%d" % next(_numbers), key=_SECRET, digest_size=size).digest()
 
 
 def shown_id(identity: str) -> str:
-    """Return the id of a signal as clients of a gateway see it: without what :func:`wire_id` has added."""
+    """Return the id of a signal as clients of a gateway see it: without the suffix of :func:`wire_id`."""
     found = _ON_WIRE.fullmatch(identity)
     return identity if found is None else found[1]
 
 
 class Latest(OrderedDict[K, V]):
-    """A dictionary of at most ``most`` entries: it forgets those that were set longest ago."""
+    """A dictionary of at most ``most`` entries, which drops those that were set longest ago."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Latest(OrderedDict[K, V]):
 
 
 SPARE = 100
-"""As many ids are remembered without a look at whether their time is over."""
+"""Number of ids that are remembered without a check of their expiry."""
 
 
 class RecentIds:
@@ -153,7 +153,7 @@ class RecentIds:
         return self._until.get(identity, now) > now
 
     def _forget(self, identity: str) -> None:
-        """Drop all that is known of an id."""
+        """Forget an id."""
         self._until.pop(identity, None)
 
 
@@ -164,7 +164,7 @@ class ForwardedIds(RecentIds):
         """Remember each id for ``seconds``, unless :meth:`issue` has another time."""
         super().__init__(seconds)
         self._originals: dict[str, str] = {}
-        # the number that the next repetition of an id tries: a thousand repetitions are not a million look-ups
+        # the number that the next repetition of an id tries: a thousand take no million look-ups
         self._numbers: dict[str, int] = {}
 
     def issue(self, original: str, now: float, seconds: float | None = None) -> str:
@@ -177,7 +177,7 @@ class ForwardedIds(RecentIds):
             while self.known(issued := suffixed(head, number), now):
                 number += 1
             self._numbers[wanted] = number + 1
-        # it may have had another meaning, whose time is over
+        # it may have had another meaning, which has expired
         self._forget(issued)
         self._originals[issued] = original
         self.add(issued, now, seconds)

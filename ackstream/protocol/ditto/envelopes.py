@@ -122,7 +122,7 @@ _CHARSETS = frozenset(
     + ["koi8-r", "koi8-u", "mac-roman"]
     + ["shift_jis", "euc_jp", "iso2022_jp", "gb2312", "gbk", "gb18030", "big5", "euc_kr"]
 )
-"""Python's codecs that are character sets, and read text in a time in proportion to it."""
+"""Python's codecs that are character sets, and decode text in linear time."""
 
 
 def decode_text(data: bytes, charset: str, errors: str = "strict") -> str:

@@ -43,10 +43,10 @@ IF_EQUAL = "if-equal"
 SKIP, SKIP_MINIMIZING_MERGE = "skip", "skip-minimizing-merge"
 
 MAX_HEADERS = 1_000
-"""Most headers of one message. Readers look at each several times, and people write a few."""
+"""Maximum number of headers of one message. Readers process each several times; usual messages have a few."""
 
 MOST_LABELS = 10_000
-"""In one header; ``correlate.max_labels`` is far below it."""
+"""Labels in one header; ``correlate.max_labels`` is far below it."""
 
 _INTEGER = re.compile("[+-]?[0-9]{1,18}")
 _LARGEST = 10**18
@@ -269,7 +269,7 @@ def sendable(text: str) -> str:
 
 def names_sender(headers: Iterable[str]) -> bool:
     """Return whether a header names the sender."""
-    # of most messages no header has a name of this length
+    # in most messages no header name has this length
     return _SENDER_LENGTH in map(len, headers) and any(name.lower() == ORIGINATOR for name in headers)
 
 

@@ -1,16 +1,16 @@
-"""Acknowledgement labels: those that the system issues itself, and who may issue the others.
+"""Acknowledgement labels: those that the system issues itself, and the claims of parties to the others.
 
 A subscriber appends a *claim* of labels to the topic ``declarations`` (one partition), renews it within its lease, and
-appends a tombstone at its end. All readers of the log decide the same without a coordinator: **the earliest live claim
-wins**. A claim is live until its lease expires, counted from the broker's timestamp of its last record.
+appends a tombstone at its end. All readers of the log reach the same decision without a coordinator: **the earliest
+live claim wins**. A claim is live until its lease expires, counted from the broker's timestamp of its last record.
 
 The rank of a claim is the offset of its first record, which a renewal keeps if the claim is live, and the same, when
 the broker appends it. A reader needs no first records, which the compacted topic soon drops: it reads from
 :data:`MAX_LEASE_MS` back, and so knows all live claims before it makes its own.
 
-The key is the claim, not the label: for a label the log would keep only the last claim, which is the loser's. Who may
-write the topic can end a claim, under its key, but not take its labels before that. A refused claim counts against
-later ones until its end, so no claim that becomes live later can precede one that holds its labels.
+The key is the claim, not the label: for a label the log would keep only the last claim, which is the loser's. A client
+that may write the topic can end a claim, under its key, but not take its labels before that. A refused claim counts
+against later ones until its end, so no claim that becomes live later can precede one that holds its labels.
 
 Source of the rules: Eclipse Ditto, ``AcknowledgementLabels``, ``DittoAcknowledgementLabel``, the setters
 ``AbstractCommandAckRequestSetter`` of each kind of signal; for declarations and groups ``AckUpdater`` (ditto.md 6).
@@ -77,7 +77,7 @@ LEASE_MS = 30_000
 """How long a claim is live without a renewal, in milliseconds; labels stay taken as long after a crash."""
 
 MAX_LEASE_MS = 60_000
-"""Longer leases are cut to this, so that older records are irrelevant to who holds a label now."""
+"""Longer leases are cut to this, so that older records do not affect the holder of a label now."""
 
 GRACE_MS = 150_000
 """How long a label still counts as declared when its lease has expired: a broker that was away stores acknowledgements
@@ -89,7 +89,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """The value of a record: the claimed labels, and for how long (milliseconds).
 
     Claims of one ``group`` share their labels, which must be exactly the same. ``until`` is the broker's time at which
-    the lease expires that a renewal renews: by it the owner knows its own records; nothing else follows from it.
+    the lease expires that a renewal renews: the owner recognizes its own records by it; it has no other use.
     """
 
     labels: frozenset[str]
@@ -115,7 +115,7 @@ class LabelsTakenError(errors.DittoError):
         self._holders = [(sorted(holder.labels & wanted or holder.labels), holder.group) for holder in holders]
 
     def __str__(self) -> str:
-        """Name the labels, and who holds them as far as that is known."""
+        """Name the labels, and their holders if known."""
         held = [
             ", ".join(labels) + ("" if group is None else f" (by the group {group})") for labels, group in self._holders
         ]
@@ -135,9 +135,9 @@ class DeclarationEntry(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.claim, until=self.expires)
 
     def renewed_by(self, claim: Claim, timestamp: int) -> bool:
-        """Return whether a record under the same key renews it, and is not a new claim."""
+        """Return whether a record under the same key renews this claim rather than begins a new one."""
         own = self.claim
-        # at that very time another one may have got the labels
+        # at exactly that time another claim may have taken the labels
         return timestamp < self.expires and (claim.labels, claim.group) == (own.labels, own.group)
 
 
@@ -252,7 +252,7 @@ class DeclaredTimes:
         return any(start <= time < end for start, end in self.spans.get(label, ()))
 
     def forget(self, time: int) -> None:
-        """Drop the claims that ended before a time for which no further question follows."""
+        """Drop the claims that ended before a time that is never looked up again."""
         kept = {label: [span for span in spans if span[1] > time] for label, spans in self.spans.items()}
         self.spans = {label: spans for label, spans in kept.items() if spans}
 

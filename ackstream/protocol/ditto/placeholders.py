@@ -109,7 +109,7 @@ class Template(NamedTuple):
             if opening:
                 inner, closing, rest = rest.partition("}}")
                 if not closing:
-                    raise PlaceholderError(f"the placeholder that begins with {{{{{inner} has no end: write }}}} there")
+                    raise PlaceholderError(f"the placeholder that begins with {{{{{inner} is not closed: add }}}}")
                 pieces.append(Pipeline.parse(inner))
         return Template(pieces)
 
@@ -153,7 +153,7 @@ def _stages(text: str) -> list[str]:
 
 def _placeholder(name: str) -> Parameter:
     if name not in _PLACEHOLDERS and not (name.startswith(_HEADER) and len(name) > len(_HEADER)):
-        raise PlaceholderError(f"{name!r} is no placeholder; known are header:NAME, {', '.join(_PLACEHOLDERS)}")
+        raise PlaceholderError(f"{name!r} is not a placeholder; known are header:NAME, {', '.join(_PLACEHOLDERS)}")
     return lambda context: context.value(name)
 
 
@@ -180,7 +180,7 @@ def _call(stage: str) -> _Call:
     call = _CALL.fullmatch(stage)
     if call is None or call[1] not in _FUNCTIONS:
         known = ", ".join(f"fn:{name}" for name in _FUNCTIONS)
-        raise PlaceholderError(f"{stage!r} is no function; known are {known}, each with its parameters in brackets")
+        raise PlaceholderError(f"{stage!r} is not a function; known: {known}, each with its parameters in parentheses")
     counts, function = _FUNCTIONS[call[1]]
     parameters = _parameters(call[2])
     if len(parameters) not in counts:

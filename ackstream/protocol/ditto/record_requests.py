@@ -25,7 +25,7 @@ from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import UNREADABLE
 
 Codec = Literal["json", "text", "base64", "none"]
-"""How a value is written into JSON; ``none``: it is not."""
+"""How a value is written into JSON; ``none``: not at all."""
 
 _OWN = (names.RESPONSE_REQUIRED, names.ACK_QUORUM, names.PROGRESS, names.AMEND, names.CONTENT_TYPE)
 _REQUEST = dict.fromkeys(_OWN, "")
@@ -88,7 +88,7 @@ def read_record_ack(
 
 
 def cancels(given: Mapping[str, bytes], value: bytes | None) -> bool:
-    """Return whether a record takes a request back: it has no value, requests nothing, and names a reply-id."""
+    """Return whether a record cancels a request: it has no value, requests nothing, and names a reply-id."""
     if value is not None or not (identity := given.get(record_headers.CANCEL)):
         return False
     return _REPLY_ID.fullmatch(identity) is not None and not any(given.get(name) for name in ASKING)

@@ -51,7 +51,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def awaits(self) -> bool:
-        """Return whether anyone waits for the outcome: a response is required, or acknowledgements are requested."""
+        """Return whether a client waits for the outcome: a response is required, or acknowledgements are requested."""
         return self.response_required or self.waits_for_acks
 
     @property
@@ -67,7 +67,7 @@ def check_available(headers: Mapping[str, Any]) -> None:
             raise not_available(f"The header '{name}'", reason)
 
 
-_ASK_FIRST = "The gateway decides it; elsewhere ask the twin with the condition first."
+_ASK_FIRST = "The gateway decides it; elsewhere query the twin with the condition first."
 
 
 def read_request(
@@ -113,7 +113,7 @@ MOST_AMEND_MS = 86_400_000
 
 
 def read_amend(headers: Mapping[str, Any]) -> int:
-    """Return for how many milliseconds after its deadline a request may still succeed; 0: it may not."""
+    """Return the milliseconds after its deadline in which a request may still succeed; 0: none."""
     # The header ``amend`` is a duration, of which more than a day counts as a day, or ``true`` for ``AS_REMEMBERED``:
     # as long as the service remembers decided requests (``correlate.recent_memory``). Raises DittoError 400 otherwise.
     text = headers.get(names.AMEND, "false")
@@ -122,12 +122,12 @@ def read_amend(headers: Mapping[str, Any]) -> int:
     try:
         return Duration.parse(text).capped(MOST_AMEND_MS)
     except DittoError:
-        message = f"The value '{shown(text)}' of the header '{names.AMEND}' is no duration."
+        message = f"The value '{shown(text)}' of the header '{names.AMEND}' is not a duration."
         raise errors.header_invalid(names.AMEND, message, "Give a duration such as 10m, or true.") from None
 
 
 def read_quorum(headers: Mapping[str, Any], labels: Sequence[str]) -> dict[str, int] | None:
-    """Return how many of the awaited labels have to be positive, by group; ``None``: all, and none ends the wait."""
+    """Return how many of the awaited labels have to be positive, by group; ``None``: all of them."""
     # The header ``ack-quorum`` is a number, of all labels (the group ``""``), or a JSON object of numbers by group, the
     # part of a label before its first colon: of groups that it does not name, all. Raises DittoError 400: a number is
     # below 1, or above that of the group's labels.
@@ -198,8 +198,8 @@ def _why_not(envelope: Envelope) -> str:
 
 
 def foreign_to(request: Request, topic: TopicPath, headers: Mapping[str, Any]) -> str | None:
-    """Return why an answer is that of another thing or channel than a request, ``None`` if it is not."""
-    # An acknowledgement has no channel of its own: one of a live signal may come on either. No document has a thing.
+    """Return the reason if an answer is for another thing or channel than a request, else ``None``."""
+    # An acknowledgement has no channel of its own: one of a live signal may use either. No document has a thing.
     # ``topic``: of the answer; ``headers``: of a response or an error.
     thing_id, ack = f"{topic.namespace}:{topic.entity}", topic.criterion == "acks"
     if thing_id == request.thing_id and (ack or topic.channel == request.channel):
@@ -219,7 +219,7 @@ def foreign_to(request: Request, topic: TopicPath, headers: Mapping[str, Any]) -
 
 
 def response_matches(request: Request, response: Envelope) -> str | None:
-    """Return why a response does not answer a live or smart command, ``None`` if it does."""
+    """Return the reason if a response does not answer a live or smart command, else ``None``."""
     # The correlation-id (equal, or with a suffix; if both have one), the type, the thing and the resource path are
     # compared. Acknowledgements and errors have no type and no path of their own.
     topic = response.topic

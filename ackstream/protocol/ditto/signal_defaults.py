@@ -42,7 +42,7 @@ _STREAM_COMMANDS = frozenset({"subscribe", "subscribeForPersistedEvents", "reque
 def signal_kind(topic: TopicPath, headers: Mapping[str, Any]) -> SignalKind | None:
     """Return which kind of request a topic path (of a message without status) is, ``None`` if it is not a request."""
     # The ``channel`` header makes a command live if it is exactly ``live``. A message is live by its topic: on another
-    # channel no subscriber would get it, and its condition would not be asked.
+    # channel no subscriber would get it, and its condition would not be checked.
     if topic.criterion == "messages":
         live = topic.group == "things" and topic.channel == "live"
         return "message" if live and topic.subject is not None else None

@@ -70,7 +70,7 @@ class TopicPath(msgspec.Struct, frozen=True):
         """Read a topic path that ends with its last part; ``parse`` ignores further ones, as Ditto does. Raises 400."""
         found = TopicPath.parse(text)
         if str(found) != text:
-            raise unknown_topic_path(text, f"The topic path goes on after <{found}>.")
+            raise unknown_topic_path(text, f"The topic path continues after <{found}>.")
         return found
 
     @staticmethod

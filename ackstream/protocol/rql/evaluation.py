@@ -23,7 +23,7 @@ from ackstream.protocol.rql import parser
 from ackstream.protocol.rql.patterns import CHARACTERS, MAX_WILDCARDS, Effort, like, wildcards
 
 _AT_ONCE = 5
-"""As many values are found in one step."""
+"""Number of values found in one step."""
 
 _ORDER = {"gt": operator.gt, "ge": operator.ge, "lt": operator.lt, "le": operator.le}
 
@@ -66,8 +66,8 @@ def matches(
 
     ``time`` is the value of ``time:now``, with a time zone (else ValueError); the other placeholders are given by
     prefix, each with its names: ``topic={"action": "modified"}``, ``feature={"id": ["a", "b"]}``. One that is not given
-    is absent: a field is then missing, a literal is null. ``effort`` limits the steps, where others than those who run
-    the process wrote the filter. Raises DittoError: as parse() and checked(), before anything is evaluated; as
+    is absent: a field is then missing, a literal is null. ``effort`` limits the steps, for filters written by others
+    than the operator of the process. Raises DittoError: as parse() and checked(), before anything is evaluated; as
     Effort.spend().
     """
     if time is not None and time.tzinfo is None:
@@ -77,7 +77,7 @@ def matches(
 
 
 def concerns(tree: parser.Node, selected: Collection[Keys]) -> bool:
-    """Return whether a filter looks at one of the selected parts of a thing, into it, or around it."""
+    """Return whether a filter refers to one of the selected parts of a thing, into it, or around it."""
     fields = [field_of(leaf.property, whole=isinstance(leaf, parser.Existence)) for leaf in parser.leaves(tree)]
     # the namespace is part of the id
     paths = [("thingId",) if path == ("_namespace",) else path for path in fields if not isinstance(path, SignalFact)]

@@ -27,8 +27,7 @@ from ackstream.protocol.errors import DittoError, rql_expression_invalid
 
 MAX_CHARACTERS = 10_000
 MAX_NODES = 200
-"""Conditions, and the and, or and not that join them: more than anyone writes, and far from the interpreter's own limit
-of levels."""
+"""Conditions, and the and, or and not that join them: far below the recursion limit."""
 
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _LONG_LENGTH = 20

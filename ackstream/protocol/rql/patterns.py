@@ -1,10 +1,10 @@
 """Patterns of names and of ``like``, and the effort of evaluating a filter.
 
-In a pattern of names in the settings ``*`` stands for any run of characters, all else for itself; in one of ``like``
-(Eclipse Ditto, ``LikeHelper``) for any run within a line, and ``?`` for any character except a line break. The parts
-between its ``*`` are looked for one after the other, each at its first place, which is final: a later one would leave
-less of the text. So a text is read once; each ``?`` may cost a look at each place, which counts as a step. Steps are
-limited, since every literal of one client's filter against every value of another's could take minutes.
+In a pattern of names in the settings ``*`` stands for any run of characters, all other characters for themselves; in
+one of ``like`` (Eclipse Ditto, ``LikeHelper``) for any run within a line, and ``?`` for any character except a line
+break. The parts between its ``*`` are searched one after the other, each at its first match: a later one would leave
+less of the text. So a text is read once; each ``?`` may cost a check at each position, which counts as a step. Steps
+are limited, since every literal of one client's filter against every value of another's could take minutes.
 """
 
 import re
@@ -50,7 +50,7 @@ MAX_STEPS = 30_000
 """The steps that one evaluation may take: less than 100 ms, and enough for 100 comparisons with 300 values each."""
 
 CHARACTERS = 100
-"""As many characters of a text are looked at in one step."""
+"""Number of characters of a text that are read in one step."""
 
 
 class Effort:
@@ -74,7 +74,7 @@ class Effort:
 
 
 MAX_WILDCARDS = 50
-"""In one pattern; a run of ``*`` is one."""
+"""Wildcards in one pattern; a run of ``*`` is one."""
 
 _RUN = re.compile(r"\*+")
 _BREAK = re.compile("[\n\r\x85\u2028\u2029]")
@@ -86,16 +86,16 @@ class _Segment(msgspec.Struct, frozen=True):
     length: int
     texts: tuple[tuple[int, str], ...]
     open: tuple[int, ...]
-    """Where in it any character but a line break may be."""
+    """The positions in it where any character but a line break may be."""
 
     def fits(self, text: str, at: int) -> bool:
-        """Return whether it is at a place of a text, where it has room."""
+        """Return whether it matches a text at a position, where it has room."""
         return all(text.startswith(part, at + offset) for offset, part in self.texts) and not any(
             _BREAK.match(text, at + offset) for offset in self.open
         )
 
     def find(self, text: str, start: int, last: int, effort: Effort | None) -> int:
-        """Return the first place of it, from ``start`` to ``last`` at most; else -1."""
+        """Return its first position from ``start`` to ``last``, else -1."""
         last = min(last, len(text) - self.length)
         if not self.texts:
             # a run of ?: if a line break is in the way, it is in the way of all later places
@@ -127,7 +127,7 @@ def _fit(segments: tuple[_Segment, ...], text: str, effort: Effort | None) -> bo
     at = first.length
     line_end = _line_end(text, at)
     for segment in between:
-        # it begins in the line in which the one before it ends
+        # it must begin in the line in which the previous part ends
         at = segment.find(text, at, line_end, effort)
         if at < 0:
             return False

@@ -110,7 +110,7 @@ def test_an_unreadable_record_has_a_row_with_its_value(log: Log, source: int, va
     (row,) = Run().feed(log.garbage(source, value)).ignored
     assert (row["reason"], row["topic"], row["value"]) == ("unreadable", TOPICS[source], value and value[:4_096])
     assert row["detail"] is not None
-    assert row["detail"].startswith("This is no record of ")
+    assert row["detail"].startswith("This is not a record of ")
 
 
 def test_whatever_one_record_causes_the_others_count(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,10 +70,10 @@ def test_a_pipeline_comes_to_a_text_or_to_nothing(text: str, expect: str | None)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no placeholder"),
-        ("header:", "no placeholder"),
+        ("", "not a placeholder"),
+        ("header:", "not a placeholder"),
         ("thing:colour", "thing:colour"),
-        ("thing:id|lower", "'lower' is no function"),
+        ("thing:id|lower", "'lower' is not a function"),
         ("thing:id|fn:shout()", "fn:shout"),
         ("thing:id|fn:lower('x')", "takes 0"),
         ("thing:id|fn:default()", "takes 1"),
@@ -110,7 +110,7 @@ def test_a_template_is_filled_in_whole_or_not_at_all(text: str, expect: str | No
 
 
 def test_braces_that_stay_open_are_refused() -> None:
-    with pytest.raises(PlaceholderError, match="no end"):
+    with pytest.raises(PlaceholderError, match="is not closed"):
         Template.parse("events/{{ thing:id")
 
 

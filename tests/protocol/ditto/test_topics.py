@@ -126,4 +126,4 @@ def test_a_whole_topic_has_nothing_after_its_last_part(text: str, whole: bool) -
         assert str(TopicPath.parse_whole(text)) == text
     else:
         error = refusal(TopicPath.parse_whole, text)
-        assert error.description == f"The topic path goes on after <{TopicPath.parse(text)}>."
+        assert error.description == f"The topic path continues after <{TopicPath.parse(text)}>."

@@ -44,7 +44,7 @@ class Access:
     def replace(self, rules: Iterable[Rule]) -> None:
         """Apply these rules from now on; may be called in another thread."""
         self._rules = own = tuple(rules)
-        # decisions about the others must be forgotten, too
+        # decisions by the previous rules must be forgotten, too
         self._of = lru_cache(1_024)(lambda subjects: tuple(rule for rule in own if _any(rule.subjects, subjects)))
 
     def may(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> bool:
@@ -81,7 +81,7 @@ class Access:
         return tuple(dict.fromkeys(patterns))
 
     def _granted(self, permission: Permission, subjects: Iterable[str], thing_id: str, path: str) -> list[Keys]:
-        """Return where at ``path`` and below the permission holds, as keys from ``path`` on."""
+        """Return the places at ``path`` and below where the permission applies, as keys from ``path`` on."""
         keys, below = keys_of(path), []
         for rule in self._of(tuple(subjects)):
             if permission in rule.grant and matches_any(rule.things, thing_id):
@@ -94,7 +94,7 @@ class Access:
 
 
 OPEN = Access([Rule(("*",), grant=("READ", "WRITE"), labels=("*",))])
-"""Everyone may do everything: without authentication there are no subjects to distinguish."""
+"""Every client may do everything: without authentication there are no subjects to distinguish."""
 
 
 def _any(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:
@@ -102,7 +102,7 @@ def _any(patterns: tuple[str, ...], texts: tuple[str, ...]) -> bool:
 
 
 def _not_covered(paths: list[Keys], patch: Any) -> Keys | None:
-    """Return the keys of a change of a patch that is at none of the paths, none of which is empty, and not below."""
+    """Return the keys of a change of a patch outside of the paths, none of which is empty."""
     if not paths or not isinstance(patch, dict) or not patch:
         return ()
     deeper = _by_key(paths)
@@ -130,7 +130,7 @@ def _only(value: Any, paths: list[Keys]) -> Any:
 
 
 def _by_key(paths: list[Keys]) -> dict[str, list[Keys]]:
-    """Return the rests of paths by their first keys."""
+    """Return the remainders of paths by their first keys."""
     found: dict[str, list[Keys]] = {}
     for path in paths:
         found.setdefault(path[0], []).append(path[1:])

@@ -22,7 +22,7 @@ Kind = Literal[
 """The operation of a command, which decides the required access; the gateway has three without a command."""
 
 MAX_IDS = 1_000
-"""Of things that are asked for at once."""
+"""Maximum number of things of one query."""
 
 _SEVERAL: dict[str, Kind] = {"/search/things": "search", "/search/things/count": "count"}
 _IF_MATCH = "if-match"
@@ -62,7 +62,7 @@ def check_address(kind: Kind, command: Envelope) -> None:
         if not isinstance(ids, list) or not all(isinstance(thing_id, str) for thing_id in ids):
             raise errors.json_field_missing("/thingIds")
         if len(ids) > MAX_IDS:
-            raise errors.json_format_invalid(f"More than {MAX_IDS} things are asked for at once.")
+            raise errors.json_format_invalid(f"More than {MAX_IDS} things are queried at once.")
     elif not isinstance(value, dict):
         raise errors.json_type_invalid(json_text(value), "/value", "JsonObject")
 
@@ -120,7 +120,7 @@ def _check(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envel
 def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Envelope, reply: Envelope) -> None:
     """Reduce a reply to the parts that its receiver may read."""
     # The value of a query is reduced to its visible part. An entity tag, a short hash, confirms a guessed value: only
-    # those who may read all that the command addresses receive it. Raises 404 if nothing (to merge with) is visible.
+    # clients that may read the whole addressed value receive it. Raises 404 if nothing (to merge with) is visible.
     if kind == "many":
         if reply.topic.criterion == "commands" and "*" not in access.whole_things(subjects):
             things = decoded(reply.value) or ()
@@ -143,7 +143,7 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
             raise errors.thing_not_found(thing_id)
         reply.value = raw(value)
     elif reply.status == NOT_FOUND:
-        # where only hidden parts might be, none and hidden ones are the same
+        # where only hidden parts could be, absent and hidden parts look the same
         raise errors.thing_not_found(thing_id)
 
 
@@ -175,7 +175,7 @@ def check_answer(access: Access, subjects: tuple[str, ...], answer: Envelope, *,
 
 
 def check_visible(access: Access, subjects: tuple[str, ...], thing_id: str, path: str) -> None:
-    """Reject someone who may read nothing of a part of a thing. Raises 404."""
+    """Reject a client that may read nothing of a part of a thing. Raises 404."""
     if not access.knows(subjects, thing_id, path):
         raise AccessDeniedError(errors.thing_not_found(thing_id), f"READ of {path}")
 

@@ -1,4 +1,4 @@
-"""The search protocol: a client subscribes to the results of a search, and requests as many pages as it has room for.
+"""The search protocol: a client subscribes to the results of a search, and requests pages as it has room.
 
 Topics ``_/_/things/twin/search/ACTION``: subscribe, request and cancel from the client; created, next, complete and
 failed to it. Source of the rules: Eclipse Ditto, ``SubscriptionManager``, ``SubscriptionActor``,
@@ -107,7 +107,7 @@ class Search:
         self.demand += pages
 
     def query(self) -> Envelope:
-        """Return the query for the next page, without headers. Raises 400 for an option that has no place here."""
+        """Return the query for the next page, without headers. Raises 400 for an option that is not allowed here."""
         options = read_options(self._wanted.options or "")
         if self._cursor is not None:
             options.append(f"cursor({self._cursor})")

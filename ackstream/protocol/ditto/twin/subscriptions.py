@@ -41,19 +41,19 @@ _WEAK = (
     "Possible reasons are: "
 )
 NOT_SUBSCRIBED = f"{_WEAK}the subscriber was not authorized, or the subscriber did not subscribe for the signal type."
-"""From a subscriber that holds the label, but has no subscription for the signal or may not see it."""
+"""Text from a subscriber that holds the label, but has no subscription for the signal or may not see it."""
 
 FILTERED = (
     f"{_WEAK}the subscriber did not subscribe for the signal type, or the signal was dropped by a configured RQL "
     "filter."
 )
-"""From a subscriber whose filter drops the signal."""
+"""Text from a subscriber whose filter drops the signal."""
 
 DROPPED_BY_CONNECTION = (
     f"{_WEAK}the subscriber was not authorized, the subscriber did not subscribe for the signal type, the signal was "
     "dropped by a configured RQL filter, or the signal was dropped by all payload mappers."
 )
-"""From a connection whose targets do not publish the signal."""
+"""Text from a connection whose targets do not publish the signal."""
 
 
 class Publication(msgspec.Struct, frozen=True, dict=True):
@@ -84,7 +84,7 @@ class Publication(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def plain(self) -> Envelope:
-        """The signal as delivered to subscribers that are not asked for acknowledgements."""
+        """The signal as delivered to subscribers from which no acknowledgement is requested."""
         return as_delivered(self, ())
 
     @cached_property
@@ -107,7 +107,7 @@ def publication(envelope: Envelope, correlation_id: str) -> Publication | None:
         requested, wanted, timeout = user.get(names.REQUESTED_ACKS) or (), False, user.get(names.TIMEOUT)
         timeout_ms = None if timeout is None else Duration.parse(timeout).capped(SMART_MAXIMUM_MS)
     else:
-        # correlate counts answers for as long
+        # correlate accepts answers for the same time
         request = read_request(envelope, max_timeout_ms=SMART_MAXIMUM_MS)
         requested, wanted, timeout_ms = request.awaited, request.response_required, request.timeout_ms
     forwarded = dict.fromkeys(requested) if forwards_acks(stream, requested, response_required=wanted) else ()
@@ -215,7 +215,7 @@ class SubscriberState(msgspec.Struct, frozen=True):
 
 
 class SignalDelivery(msgspec.Struct, frozen=True):
-    """A signal as one subscriber receives it (others may share the envelope), and the labels it is asked to issue."""
+    """A signal as one subscriber receives it (others may share the envelope), and the labels requested of it."""
 
     envelope: Envelope
     labels: tuple[str, ...]

@@ -24,7 +24,7 @@ Kind = Literal[
 MEMBERS = ("thingId", "policyId", "definition", "attributes", "features")
 """The members of a thing in the order they are written; other members of its JSON are ignored."""
 
-NO_POLICIES = "There are no policies: the access rules of the gateway decide who may do what. Leave it out."
+NO_POLICIES = "There are no policies: the access rules of the gateway decide the rights of clients. Leave it out."
 POLICY_MEMBERS = ("_policy", "_copyPolicyFrom")
 
 _PARTS: dict[str, tuple[Kind, Kind]] = {
@@ -121,7 +121,7 @@ def check_policy_members(thing: Mapping[str, Any]) -> None:
 
 
 def check_policy_id(policy_id: Any, thing_id: str) -> None:
-    """Raise 501 for a policy that is not the thing's own: who names it believes that it protects the thing."""
+    """Raise 501 for a policy that is not the thing's own: its sender believes that it protects the thing."""
     # other values than texts are rejected elsewhere, by their place
     if isinstance(policy_id, str) and policy_id != thing_id:
         raise errors.not_available(f"The policy <{shown(policy_id)}> of a thing", NO_POLICIES)
