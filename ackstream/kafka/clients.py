@@ -2,7 +2,7 @@
 
 Clients give up on a silent broker after 10 s, reconnect within a second to one that restarts, and never wait for a
 batch to fill. They read committed records only, and log in by ``kafka.security``. ``kafka.options`` tune them; a
-caller's own options win, so that no option can break a promise.
+caller's own options take precedence, so that no option can break a guarantee.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OF_RECORD = (
     errors.InvalidRecordError,
     errors.InvalidTimestampError,
 )
-"""Errors that a record meets each time it is sent."""
+"""Errors that recur each time the record is sent."""
 
 EXPECTED = (
     errors.AuthorizationError,
@@ -59,17 +59,17 @@ EXPECTED = (
     errors.KafkaTimeoutError,
     errors.RequestTimedOutError,
 )
-"""The errors of :func:`failure`: a broker refuses, or is away."""
+"""The errors of :func:`failure`: a broker refuses access, or is unavailable."""
 RESEND_SECONDS = 0.2
 """The pause before a record is sent again."""
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 60.0
 DELIVERY_SECONDS = 120.0
 TRANSACTION_SECONDS = 15.0
-"""How long an unfinished transaction of a program that was killed hides later records of its topics from readers."""
+"""Time for which an unfinished transaction of a killed program hides later records of its topics from readers."""
 CLOSE_SECONDS = 5.0
 BATCH_BYTES = 128 * 1024
 LINGER_MS = 2
-"""Records of one moment share a request: at less, each takes a turn of the sending thread from those that ask."""
+"""Records sent within it share a request: with less, each costs a turn of the sending thread."""
 
 COMMITTED = "read_committed"
 _COMMON = {
@@ -88,7 +88,7 @@ _FIXED = {
 
 _DEFAULTS = KafkaProducer.DEFAULT_CONFIG | KafkaAdminClient.DEFAULT_CONFIG | AdaptedConsumer.DEFAULT_CONFIG
 _NUMBERS = {"receive_buffer_bytes", "send_buffer_bytes"}
-"""The numbers of kafka-python whose defaults do not show their type."""
+"""The numeric options of kafka-python whose defaults do not show their type."""
 _OBJECTS = {"api_version", "ssl_context", "sasl_oauth_token_provider"} | {
     name
     for name, default in _DEFAULTS.items()
@@ -110,7 +110,7 @@ def connect_producer(
     linger_ms: int = LINGER_MS,
     transactional_id: str | None = None,
 ) -> Any:
-    """Return a producer that neither loses nor duplicates records while the broker is away for a while."""
+    """Return a producer that neither loses nor duplicates records while the broker is briefly unavailable."""
     # ``topic``: the real name of an existing one, whose partitions are looked up so that sending does not block;
     # ``None``: not known yet. ``delivery_timeout``: seconds after which a record that the broker does not accept fails.
     # ``transactional_id``: it ends the transactions of an earlier producer of that id, and sends within transactions,
@@ -122,7 +122,7 @@ def connect_producer(
         "linger_ms": linger_ms,
         # an upper bound: with the library's 16 KB, many records need many requests
         "batch_size": BATCH_BYTES,
-        # the library asks for at least linger and request together
+        # the library requires at least linger and request together
         "delivery_timeout_ms": milliseconds + linger_ms,
         "request_timeout_ms": min(30_000, milliseconds),
         # partitions are known from the start; send() blocks only if a broker forgets them for a moment
@@ -176,7 +176,7 @@ def send(
 
 
 def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> bool:
-    """Send buffered records for at most ``timeout`` seconds, then the rest has failed; return whether that is done."""
+    """Send buffered records for at most ``timeout`` seconds, then the rest has failed; return whether it did not."""
     # In a callback of the producer this returns ``False`` at once, and another thread does it.
     sender = producer._sender  # noqa: SLF001 - there is no public way
     if threading.current_thread() is sender:
@@ -194,7 +194,7 @@ def close_producer(producer: Any, timeout: float = CLOSE_SECONDS) -> bool:
 
 
 def connect_consumer(kafka: Kafka, group: str | None, **config: Any) -> Any:
-    """Return a consumer that commits nothing by itself; ``config`` of kafka-python wins over ``kafka.options``."""
+    """Return a consumer that commits nothing by itself; ``config`` of kafka-python overrides ``kafka.options``."""
     # Raises UnreachableError: no broker answers; SettingsError: ``kafka.options`` are wrong.
     return _connect(AdaptedConsumer, kafka, {"enable_auto_commit": False, "group_id": group, **config})
 
@@ -211,7 +211,7 @@ def cluster_id(kafka: Kafka) -> str:
 
 
 def _connect(client: Any, kafka: Kafka, config: Mapping[str, Any]) -> Any:
-    """Connect a client; ``config`` wins over ``kafka.options``, and these over the options of all clients."""
+    """Connect a client; ``config`` overrides ``kafka.options``, and these the options of all clients."""
     known = client.DEFAULT_CONFIG.keys()
     own = {**_FIXED, **config, "bootstrap_servers": kafka.bootstrap.split(",")}
     options = python_options(kafka, known - own.keys())
@@ -260,7 +260,7 @@ def _typed(key: str, text: str, default: object) -> object:
 
 
 def spark_options(kafka: Kafka, own: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the options of Spark's Kafka sources and sinks; ``own`` (for the JVM's client) win over the settings."""
+    """Return the options of Spark's Kafka sources and sinks; ``own`` (for the JVM's client) override the settings."""
     fixed = {"isolation.level": COMMITTED, **java_security(kafka.security), "bootstrap.servers": kafka.bootstrap}
     config = {**kafka.options.java, **(own or {}), **fixed}
     return {f"kafka.{key}": value for key, value in config.items()}
@@ -285,13 +285,13 @@ def backoff(attempt: int) -> float:
 
 
 class Failures:
-    """The failures of work that is repeated at once: which of them to log, in pauses that grow by :func:`backoff`."""
+    """Decides which failures of work that is retried at once to log, in pauses that grow by :func:`backoff`."""
 
     def __init__(self) -> None:
         self._logged, self._quiet_until = 0, float("-inf")
 
     def due(self, now: float) -> bool:
-        """Return whether to log a failure at ``now`` (seconds); after a minute without one, the pauses begin anew."""
+        """Return whether to log a failure at ``now`` (seconds); after a minute without one, the pauses start again."""
         if now < self._quiet_until:
             return False
         self._logged = 1 if now > self._quiet_until + MAX_BACKOFF_SECONDS else self._logged + 1

@@ -22,9 +22,9 @@ OutgoingRecord = tuple[str, str | bytes | None, bytes | None, Sequence[tuple[str
 log = logging.getLogger(__name__)
 
 SEND_SECONDS = 120.0
-"""The timeout of a producer of Java: a broker that restarts, or a leader that moves, is no error."""
+"""The timeout of a producer of Java: a broker that restarts, or a leader that moves, is not an error."""
 SILENT_SECONDS = 12.0
-"""Time after which Kafka is away: more than the 10 s that a client waits for an answer."""
+"""Time after which Kafka is unavailable: more than the 10 s that a client waits for an answer."""
 
 
 class ClientConnection(TopicReader):
@@ -134,7 +134,7 @@ class PartitionAssignment:
         new = sorted(self._wanted(counts) - self._assigned)
         self._consumer.assign(sorted(self._assigned.union(new)))
         for partition in new:
-            # it was empty, or has records of others, and earlier ones for the name, which do no harm
+            # it was empty, or has records of others and earlier ones for the name, which are harmless
             self._consumer.seek(partition, 0)
         self._counts = counts
         self._assigned.update(new)
@@ -210,7 +210,7 @@ def wait_for_silence(kafka: Kafka) -> None:
                 heard = time.monotonic()
             time.sleep(1)
 
-    # each by itself: a client that knows several gives one that hangs all of its time
+    # one at a time: a client with several brokers would spend all its time on one that hangs
     for each in kafka.bootstrap.split(","):
         threading.Thread(target=ask, args=(each,), name="ackstream-silence", daemon=True).start()
     while time.monotonic() < heard + SILENT_SECONDS:

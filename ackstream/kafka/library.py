@@ -26,7 +26,7 @@ from kafka.record import default_records, memory_records
 
 
 def _matters(record: logging.LogRecord) -> bool:
-    """Return whether a record of the library's log is about anything but a connection that a client has closed."""
+    """Return whether a record of the library's log is not about a connection that a client has closed."""
     error = record.exc_info[1] if record.exc_info else None
     read_again = isinstance(error, AttributeError) and error.obj is None and error.name in ("recv", "send")
     return not read_again and not any(isinstance(argument, errors.Cancelled) for argument in record.args or ())
@@ -90,10 +90,10 @@ class _Passing(dict[Any, Any]):
 class _Connections(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python is not typed
     """Connects again after a connection has ended, with growing pauses.
 
-    For the library, a broker is back once something accepts the connection. A proxy or load balancer before a broker
-    that is away does so and ends it at once: each client would connect hundreds of times a second. Here the pause grows
-    until a broker has answered. The library would also report the first refusal of a login for ever, such as of a token
-    whose key the broker does not know yet, and never try that broker again.
+    For the library, a broker is back once something accepts the connection. A proxy or load balancer in front of an
+    unavailable broker does so and closes it at once: each client would connect hundreds of times a second. Here the
+    pause grows until a broker has answered. After the first refusal of a login, such as of a token whose key the broker
+    does not know yet, the library would report it forever and never try that broker again.
     """
 
     def __init__(self, sockets: Any, **options: Any) -> None:
@@ -145,7 +145,7 @@ class _BoundedBatch(default_records.DefaultRecordBatch):  # type: ignore[misc]  
 
 
 def _decompress_lz4(payload: bytes) -> bytes:
-    # it grows to 255 times its size at most: for small batches, as those of replies, the quicker way is safe
+    # it grows to at most 255 times its size: for small batches, such as replies, the faster way is safe
     if len(payload) * 255 <= MAX_BATCH_BYTES:
         return bytes(lz4.frame.decompress(payload))
     return _decompress(lz4.frame.open, payload)
@@ -183,7 +183,7 @@ class KeyPartitioner(DefaultPartitioner):  # type: ignore[misc]  # kafka-python 
 
 
 def keep_identity(producer: Any) -> None:
-    """Let a producer always get an id from the broker again, without which it sends nothing."""
+    """Let a producer always request an id from the broker again, without which it cannot send."""
     # kafka-python 3.0.12 never requests another one after it has given up a record that may have been sent, nor if the
     # broker does not answer in time; and it forgets the batches that it was about to send as it gave up the record
 
@@ -211,7 +211,7 @@ def keep_identity(producer: Any) -> None:
         complete = type(handler).on_complete
 
         def on_complete(number: int, answer: object) -> None:
-            # the one failure after which the library repeats a request
+            # the only failure after which the library repeats a request
             away = errors.KafkaConnectionError(str(answer)) if isinstance(answer, errors.RetriableError) else answer
             complete(handler, number, away)
 

@@ -1,7 +1,7 @@
-"""Logins and rights: one check before any client's, so that a refusal is one sentence with its remedy.
+"""Logins and rights: one check before a client connects, so that a refusal is one sentence with its remedy.
 
 The libraries retry for seconds, log each attempt, and then report that no broker answers. This check names a wrong
-certificate, password or protocol, and a missing ACL. A broker that is away, and a later refusal, are left to the
+certificate, password or protocol, and a missing ACL. An unavailable broker, and a later refusal, are left to the
 libraries (``library``).
 """
 
@@ -30,7 +30,7 @@ ALERT_SECONDS = 1.0
 _MAX_BYTES, _PART_BYTES = 1_000_000, 65_536
 
 _accepted: set[tuple[str, KafkaSecurity]] = set()
-"""The logins that this process need not repeat."""
+"""The logins that this process does not repeat."""
 
 
 def check_login(bootstrap: str, security: KafkaSecurity) -> None:
@@ -77,7 +77,7 @@ def _cut(error: Exception) -> bool:
 
 
 def _alert(address: tuple[str, int], context: ssl.SSLContext) -> Exception | None:
-    """Return why a broker ends a connection: only a client that waits before its first request gets the reason."""
+    """Return the broker's reason for ending a connection: only a client that waits before its first request gets it."""
     try:
         with (
             closing(socket.create_connection(address, ALERT_SECONDS)) as raw,
@@ -132,7 +132,7 @@ def guess_protocol(bootstrap: str) -> str | None:
             with closing(socket.create_connection((host, port), TIMEOUT_SECONDS)) as raw, anything.wrap_socket(raw):
                 return tls
         except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError):
-            # a load balancer whose broker is away, or a broker that requires a login
+            # a load balancer whose broker is unavailable, or a broker that requires a login
             return (
                 f"the service at {host}:{port} ends each connection: start the broker behind it, or correct "
                 f"kafka.security.protocol if clients have to log in"
@@ -207,8 +207,8 @@ def of_login(bootstrap: str, security: KafkaSecurity, reason: str) -> str:
     if security.mechanism == "OAUTHBEARER":
         return (
             f"Kafka at {bootstrap} refuses the token that {security.oauth.token_url} gives to "
-            f"{security.oauth.client_id} ({said}): correct kafka.security.oauth.scope, or what the broker expects of a "
-            f"token (issuer, audience, keys)."
+            f"{security.oauth.client_id} ({said}): correct kafka.security.oauth.scope, or the "
+            f"broker's requirements on a token (issuer, audience, keys)."
         )
     return f"Kafka at {bootstrap} refuses the login by {security.mechanism} ({said}): correct sasl.* in kafka.options."
 

@@ -67,7 +67,7 @@ def _read() -> Iterator[tuple[str, Party]]:
 
 
 PARTIES = dict(_read())
-"""All parties but the operator, who may do all operations on the topics of the system."""
+"""All parties but the operator, which has all rights on the topics of the system."""
 OPERATOR = "operator"
 
 
@@ -93,7 +93,7 @@ class Grant(NamedTuple):
     """A right of a principal: an operation, such as ``READ``, on a resource.
 
     ``resource``: ``topic``, ``group``, ``cluster`` or ``transactional-id``; ``name``: its name; if ``prefixed``, the
-    beginning of the names of several.
+    prefix of several names.
     """
 
     resource: str

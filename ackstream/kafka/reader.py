@@ -30,9 +30,9 @@ MAX_RECORDS = 2_000
 FETCH_MS = 200
 PATIENCE_SECONDS = 10.0
 SILENCE_SECONDS = 30.0
-"""How long a broker may send nothing while records are missing."""
+"""Maximum silence of a broker while records are missing."""
 NEAR = 1_000
-"""The most records that are read to reach the next wanted one; a seek costs a request of its own."""
+"""Maximum of records read to reach the next wanted one; a seek costs a request of its own."""
 
 Place: TypeAlias = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -144,14 +144,14 @@ class TopicReader(Closing):
 
     def between(self, partition: Any, start: int, end: int) -> Iterator[Any]:
         """Yield the records of a partition from one offset to another; raise ``UnreachableError`` after a silence."""
-        # For a reader that does nothing else.
+        # For a reader with no other use.
         consumer, until = self.consumer, time.monotonic() + SILENCE_SECONDS
         consumer.assign([partition])
         consumer.seek(partition, start)
         while (position := consumer.position(partition)) < end:
             records = self.read()
             yield from (record for record in records if record.offset < end)
-            # the time that the caller took is no silence
+            # the time that the caller took is not silence
             if records or consumer.position(partition) > position:
                 until = time.monotonic() + SILENCE_SECONDS
             elif time.monotonic() > until:
@@ -162,7 +162,7 @@ class TopicReader(Closing):
 
     def fetch(self, places: Iterable[Place]) -> dict[Place, Any]:
         """Return the records at some places, without those that Kafka has deleted or that cannot be unpacked."""
-        # For a reader that does nothing else; nearby records come in one request. Raises KafkaError: the broker does
+        # For a reader with no other use; nearby records come in one request. Raises KafkaError: the broker does
         # not answer.
         wanted, consumer = set(places), self.consumer
         pending: dict[Any, list[int]] = {}

@@ -1,7 +1,7 @@
 """``[kafka.security]`` as options of the two libraries, and the tokens of an authorisation server (OAUTHBEARER).
 
 Spark's clients fetch their own tokens in the JVM. Here a token is fetched once for all clients of a process, and
-renewed after four fifths of its life; until it expires, a server that is away does no harm.
+renewed after four fifths of its life; until it expires, an unavailable server does no harm.
 """
 
 import logging

@@ -21,7 +21,7 @@ COMPRESSION, UNCOMPRESSED = "compression.type", "uncompressed"
 KAFKA_MAX_BYTES = 1_048_588
 """Kafka's default of ``max.message.bytes``, for topics that the product did not create."""
 SAFE_REPLICAS = 3
-"""From this number on, a record is accepted only once several brokers have it, and one of them may still fail."""
+"""From this replication factor on, a record is accepted only once several brokers have it, so one may fail."""
 
 HISTORY, SEGMENT = "min.compaction.lag.ms", "segment.ms"
 SHORTEST_SEGMENT = timedelta(minutes=10)
@@ -62,7 +62,7 @@ def _milliseconds(duration: timedelta) -> str:
 
 CLOCK = Topic(partitions=1, compacted=True, history=timedelta(days=7))
 """One partition, because ticks have an order. A replayed batch needs its ticks as long as its records: by Kafka's
-default a week. Compacted and not cut off, a topic keeps the offset at which a job that was away longer continues."""
+default a week. Compacted but not truncated, it keeps the offset at which a job that was stopped longer continues."""
 
 LEASE = Topic(partitions=1, compacted=True)
 """One partition, because claims and signs of life have an order. Only the last record of a run matters."""
@@ -183,7 +183,7 @@ def check(admin: Any, settings: Settings, names: Iterable[str]) -> Counter[str]:
 def check_config(
     kafka: Kafka, name: str, topic: Topic, config: Mapping[str, str], copies: int, needed: int = 0
 ) -> None:
-    """Raise a StartError, with the command that corrects it, for an unsuitable configuration of a topic (real name)."""
+    """Raise a StartError with the correcting command for an unsuitable configuration of a topic (real name)."""
     # ``copies``: the number of its replicas; ``needed``: the bytes of its largest record
 
     def refuse(key: str, why: str, wanted: str, or_else: str = "") -> None:
@@ -257,7 +257,7 @@ def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], who
         if key.startswith(TOPIC_ID) and theirs.get(key, identity) != identity:
             raise StartError(
                 f"{whose} counts offsets of the topic {key.removeprefix(TOPIC_ID)} with the id {theirs[key]}, but the"
-                f" topic now has the id {identity}: it was created anew, or kafka.bootstrap names another cluster."
+                f" topic now has the id {identity}: it was re-created, or kafka.bootstrap names another cluster."
                 f" Correct kafka.bootstrap, or {remedy}."
             )
 

@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 ATTEMPTS = 20
-"""A job tries a merge much longer than maintenance tries a compaction, so that maintenance gives way."""
+"""A job retries a merge much longer than maintenance retries a compaction, so that maintenance gives way."""
 CONFLICTS = tuple(getattr(exceptions, name) for name in exceptions.__all__)
-"""The errors of Delta for a commit that came second; unlike in Java, they have no common class."""
+"""The errors of Delta for the later of two conflicting commits; unlike in Java, they have no common class."""
 _GONE = re.compile(r"FileNotFound|FILE_NOT_(?:FOUND|EXIST)|VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG")
 """The errors of Spark and Delta for a missing file of a table or of its log."""
 CHECKED = "ackstream.checked"
@@ -65,8 +65,8 @@ def log_and_snapshot(spark: SparkSession, path: str) -> tuple[Any, Any]:
 
 def known_snapshot(spark: SparkSession, path: str) -> Any:
     """Return the snapshot of a table that this process knows, which costs nothing, or a new one if that is too old."""
-    # It is too old with twice the commits of a checkpoint interval: commits add themselves to it, and only a new look
-    # at the log replaces them by a checkpoint, which another process may have made. It is also too old if the log does
+    # It is too old with twice the commits of a checkpoint interval: commits add themselves to it, and only reading the
+    # log again replaces them by a checkpoint, which another process may have made. It is also too old if the log does
     # not continue it.
     table = java(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)  # noqa: SLF001
     snapshot = table.unsafeVolatileSnapshot()
@@ -133,7 +133,7 @@ def changed_files(
 
 
 def retried(work: Callable[[], _Result], attempts: int = ATTEMPTS) -> _Result:
-    """Run a commit to a table, or a look at it; retry after a conflict, or if a file that it reads was deleted."""
+    """Run a commit to a table, or a read of it; retry after a conflict, or if a file that it reads was deleted."""
     for _ in range(attempts - 1):
         try:
             return work()
@@ -158,7 +158,7 @@ def commit(
 
     :param write: writes the files of a transaction; returns the actions that add them: :func:`added`, :func:`written`
     :param check: gets the :func:`versions` of the table, and raises to refuse the append; appends with a check conflict
-        with each other, so that none comes between the check and the commit
+        with each other, so that none happens between the check and the commit
     :param follows: the newest version that the table may have, if versions have gaps
     :return: whether the last attempt has appended them
     """

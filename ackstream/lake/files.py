@@ -29,7 +29,7 @@ TEXT_CHARACTERS = 32
 LAST_CHARACTER = "\U0010ffff"
 _COMPRESSION = "snappy"
 _ROWS_AT_ONCE = 64
-"""Few, as a row may take a megabyte, and many rows the same one in the file."""
+"""Few rows, as each may take a megabyte in memory, although many share it in the file."""
 
 
 def write(spark: SparkSession, log: Any, rows: pa.Table) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ def read(spark: SparkSession, log: Any, added: Mapping[str, Any], columns: pa.Sc
 
     :param log: the table's ``DeltaLog``
     :param added: the file in the form of the log
-    :param most: the most bytes of rows in memory
+    :param most: maximum bytes of rows in memory
     :return: ``None`` if they take more, or cannot be read here: Spark can read more, and retries
     """
     if added["size"] > most:

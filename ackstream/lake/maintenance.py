@@ -56,9 +56,9 @@ def maintain(
 
     A failure of one table, such as a conflict with a job in each attempt, is reported, and the others are maintained.
 
-    :param names: some of the tables; ``None``: all that exist
+    :param names: some of the tables; ``None``: all existing ones
     :param journal_ms: the highest age of a change in the journal of things, in milliseconds; ``None``: any age
-    :raises SettingsError: the retention is dangerously short; nothing is done, as for each of these errors
+    :raises SettingsError: the retention is dangerously short; no table is changed, as with each of these errors
     :raises InputError: a name is unknown
     :raises StartError: a named table, or every table, is missing; or only the jobs may write
     """
@@ -85,7 +85,7 @@ def register(spark: SparkSession, lake: Lake) -> tuple[int, int]:
     schema, present, views = lake.catalog, [name for name in ALL_TABLES if tables.exists(spark, lake, name)], 0
     if "." not in schema and spark.conf.get("spark.sql.catalogImplementation") != "hive":
         raise StartError(
-            f"lake.catalog = {schema!r} is no schema that lasts: set it to one such as unity.main.ack, or to one of a"
+            f"lake.catalog = {schema!r} is not a permanent schema: set it to one such as unity.main.ack, or to one of a"
             ' Hive metastore, such as ack, with "spark.sql.catalogImplementation" = "hive" in [spark.conf].'
         )
     try:
@@ -200,6 +200,6 @@ def _remove(spark: SparkSession, lake: Lake, rows: DataFrame, emptied: Collectio
             journal = journal.whenMatchedUpdate(F.col("old.revision").isin(*emptied), content)
         journal.whenMatchedDelete().execute()
 
-    # the newest day by itself: a removal conflicts with all appends of the twin to its days meanwhile
+    # the newest day separately: a removal conflicts with all appends of the twin to its days meanwhile
     for part in filter(None, (days[:-1], days[-1:])):
         commits.retried(partial(attempt, part))

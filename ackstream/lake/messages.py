@@ -1,6 +1,6 @@
 """The table ``messages`` as one ordered log, the tail of that log in memory, and its state of the world.
 
-After each commit, even of a few rows, the next query of Spark over a Delta table reads the log anew: 0.3 to 0.9 s of a
+After each commit, even of a few rows, the next query of Spark over a Delta table reads the log again: 0.3 to 0.9 s of a
 core. So the driver of a job that follows the table reads the files of new commits itself. The state of the world has
 one record per topic and key, its newest message, which reappears after a deletion, and each message without a key.
 """
@@ -28,7 +28,7 @@ POSITION = ("batch", "partition", "offset")
 """The columns that order the log."""
 
 _IDENTITY = ("partition", "offset", "received_at")
-"""The columns that identify a message, which may be stored twice; a topic that was created anew may repeat offsets."""
+"""The columns that identify a message, which may be stored twice; a re-created topic may repeat offsets."""
 
 _GONE = (
     "partition = gone_partition AND offset = gone_offset"
@@ -103,7 +103,7 @@ def _struct(position: tuple[int, int, int]) -> str:
 MOST_BYTES = 8_000_000
 """The limit of rows in memory."""
 MOST_COMMITS = 50
-"""For more commits at a time, Spark is faster."""
+"""Number of commits at a time above which Spark is faster."""
 
 
 class _Part(NamedTuple):

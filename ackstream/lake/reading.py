@@ -136,8 +136,8 @@ def parameters(name: str, argument: str | None) -> dict[str, Any]:
 
 
 def ask(spark: SparkSession, lake: Lake, name: str, values: Mapping[str, Any] | None = None) -> DataFrame:
-    """Ask Spark a question with the values of its parameters; raise a StartError if a table does not exist yet."""
-    from ackstream.lake import tables  # noqa: PLC0415 - DuckDB is asked without Spark
+    """Run a question in Spark with the values of its parameters; raise a StartError if a table does not exist yet."""
+    from ackstream.lake import tables  # noqa: PLC0415 - DuckDB is used without Spark
 
     question = QUESTIONS[name]
     present = {table for table in question.tables if tables.exists(spark, lake, table)}
@@ -195,7 +195,7 @@ def _open(lake: Lake, table: str) -> DeltaTable:
 
 
 class _Scan:
-    """The rows of a derived table, which has deletion vectors: each query reads them anew, without statistics."""
+    """The rows of a derived table, which has deletion vectors: each query reads all of them, without statistics."""
 
     def __init__(self, lake: Lake, table: str) -> None:
         self._table = _open(lake, table)

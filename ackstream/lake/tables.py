@@ -17,7 +17,7 @@ from ackstream.lake.schemas import ALL_TABLES, INDEXED_COLUMNS, PARTITION, TABLE
 from ackstream.settings import Lake, Settings
 
 CREATION_SECONDS, CREATION_POLL_SECONDS = 10.0, 0.2
-"""The time for another job to go from creating the directory of a table to its first commit."""
+"""Maximum time of another job between creating the directory of a table and its first commit."""
 ROWS_PER_FILE = 100_000
 """An append of more rows writes several files."""
 WRITER_VERSION = 2
@@ -26,7 +26,7 @@ SHORTEST_RETENTION_HOURS = 24
 """The shortest time to keep removed files: longer than any query or transaction should run."""
 MILLISECONDS_AN_HOUR = 3_600_000
 _EXCLUSIVE_STORES = ("hdfs", "abfs", "abfss", "gs")
-"""Stores where Delta's default log store gives a commit's name to one process only."""
+"""Stores on which Delta's default log store lets only one process create a commit's name."""
 
 
 def location(lake: Lake, name: str) -> str:
@@ -43,7 +43,7 @@ def properties(lake: Lake, table: Table) -> dict[str, str]:
     protocol = {} if table.derived else {"delta.minReaderVersion": "1", "delta.minWriterVersion": str(WRITER_VERSION)}
     return protocol | {
         "delta.enableDeletionVectors": str(table.derived).lower(),
-        # each costs 1.5 s, a commit 1 s
+        # each checkpoint costs 1.5 s, a commit 1 s
         "delta.checkpointInterval": str(lake.checkpoint_interval),
         "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
         # one value for every tool that vacuums
@@ -302,7 +302,7 @@ def refuse_writer(conf: Callable[[str, str], str | None], path: str, otherwise: 
         remedy = "Run all jobs with spark.master = local[…], or set lake.path to HDFS or to an object store."
     raise StartError(
         f"The table at {path} may be written by one process only, and this would be a second one: commits would be"
-        f" lost in silence. {remedy}{otherwise}"
+        f" lost silently. {remedy}{otherwise}"
     )
 
 

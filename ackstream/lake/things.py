@@ -1,7 +1,7 @@
 """The twin's journal, its things and their search index: changes are appended first, the others are merged later.
 
 ``thing_events`` is the truth: one row per change, with the whole thing at its last change in a batch. ``things`` is the
-present state, merged from the journal, and says up to which batch it lacks nothing; a restart restores the things
+present state, merged from the journal, and names the batch up to which it is complete; a restart restores the things
 before a given batch from both. ``things_search`` has one row for every value within every thing; paths are those of RQL
 (``features/lamp/properties/on``): the values of an array, and of the objects in it, share a path.
 """
@@ -96,7 +96,7 @@ def before(spark: SparkSession, lake: Lake, batch: int) -> DataFrame:
 
 
 def merged(spark: SparkSession, lake: Lake) -> int:
-    """Return a batch before which ``things`` lacks no change, and which may be merged in part; 0: it is unknown."""
+    """Return a batch before which ``things`` is complete, and which may be merged in part; 0: it is unknown."""
     return tables.transactions(spark, lake, "things").get(_MERGED, 0)
 
 
@@ -107,7 +107,7 @@ def remember_merged(spark: SparkSession, lake: Lake, batch: int) -> None:
 
 
 def complete(spark: SparkSession, lake: Lake, batch: int) -> None:
-    """Merge what ``things`` lacks up to a batch: it is of an earlier release or backup, or was made anew."""
+    """Merge the missing changes up to a batch: ``things`` is from an earlier release or backup, or is new."""
     # the merge changes the rows that are lacking
     rows = unmerged(spark, lake, batch).localCheckpoint()
     merge(spark, lake, rows)

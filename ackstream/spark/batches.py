@@ -37,7 +37,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 def start(stream: DataFrame, lake: Lake, name: str, write: Write, trigger: Trigger) -> StreamingQuery:
-    """Start a query, with the checkpoint of its name, that passes each batch to ``write`` until it is stopped.
+    """Start a query, with the checkpoint of its name; it passes each batch to ``write`` until it is stopped.
 
     :param write: gets the batch (also an empty one), its number, and the query's id. A new checkpoint has a new id, and
         numbers from 0
@@ -73,7 +73,7 @@ def threads(spark: SparkSession, count: int) -> Iterator[Callable[[Work], Future
     """Yield a function that starts work beside the batch; the block ends when all work has ended."""
 
     def run(work: Work) -> None:
-        # Delta asks the thread of the JVM for it, where it has to read a log
+        # Delta reads it from the JVM thread, where it has to read a log
         type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001
         work()
 
@@ -101,7 +101,7 @@ def repeating(
 ) -> Iterator[None]:
     """Do the work that ``connect`` yields at an interval of seconds, in a thread that ends with the block.
 
-    :param patience: the seconds of failures after which the thread gives up; until then, it connects anew and repeats
+    :param patience: the seconds of failures after which the thread gives up; until then, it reconnects and repeats
     :param give_up: called then, or when the work raises a StoppedError; the block ends with that error
     """
     stop = threading.Event()

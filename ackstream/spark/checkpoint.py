@@ -1,6 +1,6 @@
 """The files of a checkpoint, and the conditions of a start: same topics, same fixed settings, no newer tables.
 
-Offsets are valid in one topic only: a topic that was created anew, or is on another cluster, has another topic id.
+Offsets are valid in one topic only: a topic that was re-created, or is on another cluster, has another topic id.
 Tables skip batches that they already have: with an older copy of the checkpoint (restored, or after a power failure),
 they would silently skip other records under the same batch numbers.
 """
@@ -33,7 +33,7 @@ REMEMBERED = "ackstream.json"
 """The file in a checkpoint with the settings it was created with; a start with other settings is refused."""
 RULES, RUNS, DECIDES = "rules", "runs", "decides"
 """The keys in :data:`REMEMBERED` of the last started job: the number of its rules, its run (with the run whose batch it
-replays, and the offset after the ticks of that batch), and the settings that it decides by."""
+replays, and the offset after the ticks of that batch), and the settings that affect its decisions."""
 WAY_OUT = "put a copy of the checkpoint back, or start with a new one. See docs/operate/troubleshooting.md."
 DRAFT = ".migrated"
 """The suffix of a checkpoint that will replace another one."""
@@ -51,7 +51,7 @@ class Resharding:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRules:
-    """The conditions under which a job may continue its checkpoint.
+    """The conditions under which a job may continue from its checkpoint.
 
     :ivar fixed: the keys of settings that cannot change under the checkpoint
     :ivar movable: the keys in ``fixed`` that ``ackstream migrate`` can change
@@ -166,7 +166,7 @@ class Checkpoint:
     def planned(self) -> Planned | None:
         """The query and its newest planned batch; ``None`` before the first batch.
 
-        :raises StartError: a file is missing or damaged, without which Spark would fail, or plan a decided batch anew
+        :raises StartError: a file is missing or damaged, without which Spark would fail, or plan a decided batch again
         """
         query_id, batch, committed = self.query_id, self.last("offsets"), self.last("commits")
         # a batch is planned before it writes its state, which has the number of the next one
@@ -272,7 +272,7 @@ def guard_checkpoint(
         if gone and (end is not None or not forgets):
             raise StartError(
                 f"The checkpoint {location} has read the topic {gone[0].removeprefix(TOPIC_ID)}, which is deleted, or "
-                "which the settings do not name any more: name it again. To leave it out, let the job read all of it "
+                "which the settings no longer name: name it again. To leave it out, let the job read all of it "
                 "first, and set kafka.on_data_loss = continue for one start."
             )
         if end is not None:

@@ -3,7 +3,7 @@
 A tick at time t asserts: by the end of the batch that reads the tick, the query has read every record before t. The
 broker's time comes from a sign of life on the lease topic (:mod:`ackstream.spark.lease`). The clock looks up the ends
 of the partitions after it, and sends the tick last: a record that arrives in between is later than the tick, in any
-order of reading. While no shard waits it sends nothing: an idle query has no batches. The run is the key of its ticks;
+reading order. While no shard waits, it sends nothing: an idle query has no batches. The run is the key of its ticks;
 a query counts only those of its own run, up to their append time. docs/project/architecture.md has the laws of time.
 """
 
@@ -25,7 +25,7 @@ from ackstream.spark.lease import SEND_SECONDS, Lease, LeaseLog, Pace, lease_sec
 from ackstream.spark.operator import Told
 
 SILENT_SECONDS, SILENT_INTERVALS = 60.0, 60
-"""A clock may fail for the longer of both before its job ends, as for the lease."""
+"""A clock may fail for the longer of these times before its job ends, as for the lease."""
 
 LOOK_SECONDS = 0.03
 """The interval of the checks for a due deadline; a check costs a comparison."""
@@ -125,7 +125,7 @@ class QueryClock:
             stop()
 
     def give_up(self) -> None:
-        """Stop the query that is followed, or will be."""
+        """Stop the query that is followed now or later."""
         self._ended = True
         if self._stop is not None:
             self._stop()
@@ -172,7 +172,7 @@ class QueryClock:
             return self._last if now >= self._ticked + self._interval else None
         # the batch that reads the last tick reports on deadlines before that tick
         due = told.due(self._last)
-        # one before it is of a clock that was set back within a second
+        # an earlier deadline comes from a clock that was set back within a second
         due = due and max(due, self._last)
         return due if due is not None and due < self._present(now) else None
 
@@ -244,7 +244,7 @@ class ClockBroker:
 
     def timestamp_at(self, partition: TopicPartition, offset: int, end: int) -> int | None:
         """Return the timestamp of the first record from an offset up to an end; ``None``: all are deleted."""
-        # The broker is asked for the time of a record that this Python cannot decompress.
+        # For a record that this Python cannot decompress, the broker looks up the time.
         beginnings = self.lease.admin.list_partition_offsets({partition: OffsetSpec.EARLIEST})
         first = max(offset, beginnings[partition].offset)
         if first >= end:
@@ -284,7 +284,7 @@ def clock(settings: Settings, lease: str, ticks: str | None, topics: Iterable[st
         with ExitStack() as stack:
             broker = ClockBroker(LeaseLog(stack, settings.kafka, name), settings, ticks, topics)
             yield lambda: own.step(broker)
-            # after a shutdown in order, the next run need not wait
+            # after a clean shutdown, the next run need not wait
             own_lease.end(broker.lease)
 
     with ExitStack() as stack:

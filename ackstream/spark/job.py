@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 
 AWAIT_SECONDS, ENDED_SECONDS = 1, 0.001
 STANDBY_SECONDS, REHEARSAL_SECONDS = 0.1, 30.0
-"""Seconds between looks of a standby at the lease, and between its rehearsals: Spark ends idle workers after 60 s."""
+"""Seconds between a standby's checks of the lease, and between rehearsals: Spark ends idle workers after 60 s."""
 DRIVER, SILENT_SECONDS = "The driver", 120.0
-"""Its sign of life is that it asks the JVM about its queries."""
+"""Each of its calls to the JVM about its queries is a sign of life."""
 
 DATA_LOSS = "failOnDataLoss"
 """The option that Spark names in every message about deleted records, of driver and executors."""
@@ -55,9 +55,9 @@ _LOSS = (
 REFUSED = re.compile(r"\b\w+AuthorizationException: [^\n]*")
 """The error of a broker in Spark's clients if an ACL is missing."""
 UNFIT = re.compile(r"No module named '\S+'|\[(?:PACKAGE_NOT_INSTALLED|PYTHON_VERSION_MISMATCH)\] [^\n]*?(?=\.\s|$)")
-"""The errors of a Python worker that lacks a package, or is another Python."""
+"""The errors of a Python worker that lacks a package, or has another Python version."""
 STATE_FILE = re.compile(r"(?:Checksum error: |delta file |state file of )(\S+?/state/\d+/\d+/[^\s:]+)")
-"""The errors that name a file of the state: Spark names none that it cannot unpack."""
+"""The errors that name a file of the state: Spark does not name a file that it cannot unpack."""
 POOL = "spark.scheduler.pool"
 
 
@@ -191,7 +191,7 @@ class Job:
         return not over()
 
     def _rehearsals(self, spark: SparkSession, settings: Settings) -> Generator[None]:
-        """Run a batch apart from the system now and then, after which all that the query needs is loaded."""
+        """Run a batch apart from the system now and then, which loads the code that the query needs."""
         own = spark.newSession()
         own.conf.set(REHEARSAL, self.name)
         # executors elsewhere would keep the files of rehearsals
@@ -314,7 +314,7 @@ def _failed(settings: Settings, name: str, error: StreamingQueryException) -> Ac
     log.error("The query %s has failed.", name, exc_info=error)
     if "CANNOT_LOAD_STATE_STORE" in text:
         named = STATE_FILE.search(f"{text}{getattr(error, '_stackTrace', '')}")
-        # a file system that is away damages nothing
+        # an unavailable file system damages nothing
         with suppress(Py4JJavaError):
             file = _damaged(SparkSession.active(), settings.lake.checkpoint(name)) if named is None else named[1]
             if file is not None:

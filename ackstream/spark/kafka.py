@@ -39,7 +39,7 @@ _SINK = {
     "linger.ms": "5",
     # an upper bound: with Kafka's 16 KB, many records need many requests
     "batch.size": str(256 * 1024),
-    # options cannot weaken the promise that no sent record is lost
+    # options cannot weaken the guarantee that no sent record is lost
     "acks": "all",
     "enable.idempotence": "true",
 }
@@ -51,7 +51,7 @@ RECORDS = pa.schema(
 )
 """Records as :func:`write` takes them."""
 CLOCK, WATERMARK = "clock", "1 second"
-"""The watermark's column, and how far it is behind that: whole seconds, as Spark compiles code for each value."""
+"""The watermark's column, and the watermark's delay: whole seconds, as Spark compiles code for each value."""
 FORMER_RUN = "ackstream.clock.former"
 """The entry in a session's conf with the run whose ticks count in a replayed batch, and the offset after them; JSON."""
 RUN, ANY_RUN = "ackstream.clock.run", "clock"
@@ -69,13 +69,13 @@ def source(
 
     :param topics: the start of a new checkpoint by topic, without the prefix: :data:`EARLIEST`, :data:`LATEST`, offsets
         by partition (other partitions start at the earliest), or the time of the first record
-    :param limit: the most records per batch; ``None``: no limit
+    :param limit: the maximum of records per batch; ``None``: no limit
     """
     starts = {kafka.topic(name): start for name, start in topics.items()}
     limits = {} if limit is None else {"maxOffsetsPerTrigger": str(limit)}
     stream = (
         spark.readStream.format("kafka")
-        # the default waits would delay every almost empty batch by 500 ms, and after each poll Spark fetches anew
+        # the default waits would delay every almost empty batch by 500 ms, and after each poll Spark fetches again
         .options(**spark_options(kafka, {"fetch.max.wait.ms": "5", "max.poll.records": "10000"}), **limits)
         .option("failOnDataLoss", str(kafka.on_data_loss == "stop").lower())
         .option("groupIdPrefix", kafka.group_of(job))
@@ -89,8 +89,8 @@ def source(
 
 
 def reading_tasks(context: SparkContext) -> int | None:
-    """Return the most tasks that read Kafka; ``None``: one for each partition, as a cluster may get more cores."""
-    # In a small batch, a task for each partition costs more than reading the partitions one after the other.
+    """Return the maximum of tasks that read Kafka; ``None``: one per partition, as a cluster may get more cores."""
+    # For a small batch, a task per partition costs more than reading the partitions one after the other.
     if is_local(context.master):
         return int(context.defaultParallelism)
     wanted = context.getConf().get("spark.default.parallelism")

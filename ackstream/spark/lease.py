@@ -33,10 +33,10 @@ CLAIM = b"claim"
 """The key of a claim; its record header ``owner`` names the process."""
 
 GAIN = 0.1
-"""The clock may go faster by this share of the elapsed time, to catch up with a broker's clock that is ahead."""
+"""The clock may run faster by this share of the elapsed time, to catch up with a broker's clock that is ahead."""
 JUMP_MS = 1_000
 STEADY_SECONDS = 60.0
-"""A clock that has jumped ahead, and has gone as time passes for this long since, was corrected."""
+"""A clock that has jumped ahead, and has run steadily for this long since, was corrected."""
 
 _ALIVE = b"0"
 _PASSING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -77,7 +77,7 @@ class Lease:
     """The lease of one run of a job."""
 
     def __init__(self, topic: str, seconds: float) -> None:
-        """Prepare a run; ``topic`` is a real name, and another run has ended after ``seconds`` of silence."""
+        """Prepare a run; ``topic`` is a real name, and another run counts as ended after ``seconds`` of silence."""
         self._topic, self._seconds = topic, seconds
         self._run = self._seen = 0
 
@@ -87,7 +87,7 @@ class Lease:
         return str(self._run)
 
     def claim(self, log: LeaseLog, wait: Callable[[float], object] = time.sleep) -> None:
-        """Begin the run once the one before has surely ended; raise a TakenError if that lives."""
+        """Begin the run once the previous one has certainly ended; raise a TakenError if that is alive."""
         self._run, now = log.append(CLAIM, b"")
         self._seen = self._run + 1
         first = log.since(now - round(self._seconds * 1000))
@@ -115,7 +115,7 @@ class Lease:
         return broker_time
 
     def end(self, log: LeaseLog) -> None:
-        """End the run, without a wait for an unreachable broker."""
+        """End the run, without waiting for an unreachable broker."""
         log.send(self.run.encode(), None)
 
     def _news(self, log: LeaseLog, end: int) -> list[Any]:
@@ -132,8 +132,8 @@ class Lease:
 
 
 def watching(log: LeaseLog, seconds: float) -> Iterator[bool]:
-    """Yield, look by look, whether the run of another process has ended or been silent for the lease; write nothing."""
-    # Silence counts from the first look on, and the time that a broker takes to answer does not count.
+    """Yield at each check whether another process's run has ended or been silent for the lease; write nothing."""
+    # Silence counts from the first check on, without the time that a broker takes to answer.
     run, seen, until = None, log.end(), passing() + seconds
     while True:
         asked, first = passing(), seen
@@ -149,7 +149,7 @@ def watching(log: LeaseLog, seconds: float) -> Iterator[bool]:
 
 
 class Pace:
-    """Follows a broker's clock, at most by :data:`GAIN` faster than time passes: a jump expires no deadline.
+    """Follows a broker's clock, at most by :data:`GAIN` faster than real time: a jump expires no deadline.
 
     After a jump that lasts, which is a correction, the broker's time is accepted once the clock has been steady for
     :data:`STEADY_SECONDS`. A clock that is set back is followed; the query's time stands still until it has caught up.
@@ -187,7 +187,7 @@ class _Answer(NamedTuple):
     answered: float
 
     def agrees(self, later: _Answer) -> bool:
-        """Return whether the clock has gone as time passes until a later answer."""
+        """Return whether the clock has run steadily until a later answer."""
         gone = later.time - self.time
         least, most = (later.asked - self.answered) * 1000, (later.answered - self.asked) * 1000
         return least - JUMP_MS <= gone <= most + JUMP_MS

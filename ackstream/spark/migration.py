@@ -189,7 +189,7 @@ class _MovedShard(NamedTuple):
         return self.state
 
     def measure(self, tally: Tally) -> None:
-        """Count nothing."""
+        """Report no counts."""
 
 
 def _move(unite: Unite, batch: ShardBatch) -> Iterator[pd.DataFrame]:

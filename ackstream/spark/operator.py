@@ -186,7 +186,7 @@ def spread(shards: int, tasks: int, hash_of: Callable[[int], int]) -> list[int]:
 
 
 def distribute(spark: SparkSession, shards: int, theirs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Choose the keys of shards for a session; return the entry for its checkpoint, which has ``theirs`` so far."""
+    """Choose the keys of shards for a session; return the entry for its checkpoint, which holds ``theirs`` so far."""
     # by the whole name: for a.b.c the JVM searches all jars for classes a and a.b, each time
     murmur = getattr(spark._jvm, "org.apache.spark.unsafe.hash.Murmur3_x86_32")(_SEED)  # noqa: SLF001 - no public way
     tasks = int(spark.conf.get(SHUFFLE_PARTITIONS))

@@ -1,10 +1,10 @@
 """Entries of a shard that no batch touches, in immutable files beside the checkpoint.
 
-Spark passes a shard's whole state to Python and back in each batch, but a batch shall cost only the entries it touches.
-So a shard keeps the entries that were touched last in its state, and the others in pieces, with an index by hash and
-one by time. Entries that a batch looks up, or that are due, return to the state, which marks them. A piece is written
-before the state that names it, and its name derives from its content: a repeated batch writes the same file. It is
-deleted when no state that could still be read names it.
+Spark passes a shard's whole state to Python and back in each batch, but a batch should cost only the entries it
+touches. So a shard keeps the entries that were touched last in its state, and the others in pieces, with an index by
+hash and one by time. Entries that a batch looks up, or that are due, return to the state, which marks them. A piece is
+written before the state that names it, and its name derives from its content: a repeated batch writes the same file. It
+is deleted when no state that could still be read names it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _DIRECTORY = "pieces"
 """The directory in a checkpoint with a directory for each shard."""
 
 LARGEST = 32 * 1024 * 1024
-"""Bytes: a larger piece is written anew only when most of its entries are gone."""
+"""Bytes: a larger piece is rewritten only when most of its entries are gone."""
 
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _OPEN_FILES = 64
-"""The limit of a worker. The space of a deleted file is free once no worker has it mapped."""
+"""Open files of a worker. The space of a deleted file is free once no worker has it mapped."""
 _MAPPED_ENTRIES = 512
-"""Linux maps 64 kB for an entry that is read: 32 MB for as many."""
+"""Entries mapped at a time: Linux maps 64 kB for each that is read, 32 MB for all."""
 _INT, _NUMBERS = 8, 4
 """The bytes of a number, and the numbers in a piece for each entry."""
 
@@ -56,7 +56,7 @@ class PieceEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def by_time(entry: PieceEntry) -> tuple[int, int, bytes]:
-    """Return what entries are ordered by when their time has come; of a record, the body begins with coordinates."""
+    """Return the sort key of due entries; the body of a record begins with its coordinates."""
     return entry.time, entry.hash, bytes(entry.body)
 
 
@@ -156,7 +156,7 @@ def _mapped(path: str) -> Piece:
             return Piece(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except (FileNotFoundError, ValueError) as error:
         raise OSError(
-            f"The checkpoint is damaged: its file {path} is missing or not whole ({error}). Restore the checkpoint from"
+            f"The checkpoint is damaged: its file {path} is missing or cut off ({error}). Restore the checkpoint from"
             " one backup, or start with a new one."
         ) from error
 

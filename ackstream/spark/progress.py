@@ -1,8 +1,8 @@
 """The progress of a query, read beside it: its offsets, records that were deleted unread, and figures of its batches.
 
 Spark keeps its offsets in the checkpoint, where no Kafka tool sees them, so they are committed to a consumer group too.
-The copy is for people only: no query starts from it. Spark keeps the progress of the last batches on the driver. It is
-read once a second, so that batches do no work for it.
+The copy is for operators only: no query starts from it. Spark keeps the progress of the last batches on the driver. It
+is read once a second, so that batches do no work for it.
 """
 
 import json
@@ -36,7 +36,7 @@ Transactions = dict[TopicPartition, tuple[int, float]]
 
 log = logging.getLogger(__name__)
 SECONDS, LOOK_SECONDS = 1.0, 5.0
-"""The intervals of looks at a query, and of looks at its topics and at its lag."""
+"""The intervals of checks of a query, and of checks of its topics and its lag."""
 TRANSACTION_SECONDS = 10.0
 """A transaction that is open for this time is reported."""
 _TRANSACTION = (
@@ -75,7 +75,7 @@ def consumed_offsets(query: StreamingQuery) -> dict[TopicPartition, int]:
 
 def planned_offsets(query: StreamingQuery) -> Callable[[], Offsets]:
     """Return a function that finds the next offsets of the query after its newest batch, which may be running."""
-    # there is no public way: the progress of a batch comes at its end. Most looks find the same text
+    # there is no public way: the progress of a batch comes at its end. Most calls find the same text
     execution = query._jsq.streamingQuery()  # noqa: SLF001
     text, known = "", dict[TopicPartition, int]()
 
@@ -151,7 +151,7 @@ def compare_ids(known: dict[str, str], found: Mapping[str, str], query: str) -> 
     for topic, identity in found.items():
         if known.setdefault(topic, identity) != identity:
             raise StoppedError(
-                f"The topic {topic} was created anew while {query} read it: its offsets are those of the former topic."
+                f"The topic {topic} was re-created while {query} read it: its offsets are those of the former topic."
                 " A restart names the ways out."
             )
 
@@ -161,15 +161,15 @@ def compare_partitions(known: dict[str, int], found: Mapping[str, int], query: s
     for topic, count in found.items():
         if count < known.get(topic, 0):
             raise StoppedError(
-                f"The topic {topic} was created anew with {count} partitions while {query} ran, and had {known[topic]}"
+                f"The topic {topic} was re-created with {count} partitions while {query} ran, and had {known[topic]}"
                 " before: a producer would wait for the missing ones. A restart continues with the new ones."
             )
     known.update(found)
 
 
 def open_transactions(known: Transactions, stable: Offsets, ends: Offsets, now: float) -> Transactions:
-    """Return the start of the oldest open transaction in each partition, and the time of the look that found it."""
-    # ``known``: from the look before; ``stable``: the next offset of readers, before the end while one is open
+    """Return the start of the oldest open transaction in each partition, and the time of the check that found it."""
+    # ``known``: from the previous check; ``stable``: the next offset of readers, before the end while one is open
     found = {partition: (offset, now) for partition, offset in stable.items() if offset < ends.get(partition, 0)}
     return {
         partition: before if (before := known.get(partition, new))[0] == new[0] else new
@@ -178,7 +178,7 @@ def open_transactions(known: Transactions, stable: Offsets, ends: Offsets, now: 
 
 
 class TopicWatch:
-    """The topics of a query as they were at the last look; the first one is at its start."""
+    """The topics of a query at the last check; the first check is at its start."""
 
     def __init__(self, settings: Settings, query: str, reads: Iterable[str], topics: Collection[str]) -> None:
         """Prepare; ``reads`` are those of the job's ``topics`` (without the prefix) whose offsets count."""
@@ -214,10 +214,10 @@ class TopicWatch:
 def committer(
     settings: Settings, query: StreamingQuery, reads: Iterable[str], topics: Collection[str], known: dict[str, str]
 ) -> AbstractContextManager[None]:
-    """Commit the query's offsets to its consumer group until the block ends, and look at its topics.
+    """Commit the query's offsets to its consumer group until the block ends, and check its topics.
 
-    Records that were deleted unread, and transactions that hold others up, are reported. A query is stopped if a topic
-    that it reads is created anew (Spark would go on at the former topic's offset), or one that it writes with fewer
+    Records that were deleted unread, and transactions that block others, are reported. A query is stopped if a topic
+    that it reads is re-created (Spark would continue at the former topic's offset), or one that it writes with fewer
     partitions, or if one has no longer the configuration that a start demands: the block then ends with a StoppedError.
 
     :param reads: the job's input, without the prefix; ``topics``: all of its topics

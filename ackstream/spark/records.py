@@ -32,8 +32,8 @@ COORDINATES = attrgetter("timestamp", "source", "partition", "offset")
 """The time of a record in epoch milliseconds, numbers that name its partition, and its offset there."""
 
 LOOKS = 2
-"""Ticks in a lease that settle and queues ask for. Where more time passes between two of them (in queues, and in query,
-which has no ticks, also between records), no client could write: the excess is no client's silence."""
+"""Ticks in a lease that settle and queues request. If more time passes between two of them (in queues, and in query,
+which has no ticks, also between records), no client could write: the excess does not count as silence."""
 
 
 def in_order(records: Sequence[R], coordinates: Callable[[R], tuple[Any, ...]] = COORDINATES) -> Sequence[R]:
@@ -59,7 +59,7 @@ def guarded(
     :param decide: appends to ``outputs``, which alone are rolled back: it must compute all that can fail before it
         changes any state
     :param refuse: makes a dead letter (or a row or an answer in its place). An error of the protocol is the reason; any
-        other error is a defect, which belongs in the log
+        other error is a defect, which is logged
     """
     lengths = [*map(len, outputs)]
     try:
@@ -71,7 +71,7 @@ def guarded(
 
 
 def excused(before: int, now: int, lease: int, since: int = 0) -> int:
-    """Return how long after ``since`` is no silence in a lease: nothing came from ``before`` to ``now``."""
+    """Return the time after ``since`` that is not silence in a lease: no record came from ``before`` to ``now``."""
     return max(0, now - max(before + lease // LOOKS, since))
 
 
@@ -174,7 +174,7 @@ class Shelf:
                 found.append(entry)
 
     def look_up(self, hashes: Numbers) -> None:
-        """Find the entries with these hashes; :meth:`take` may ask for them alone."""
+        """Find the entries with these hashes; :meth:`take` accepts only these."""
         self._hashes = hashes
         self._places = self._pieces.find(hashes)
 

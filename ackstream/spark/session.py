@@ -1,4 +1,4 @@
-"""The one way to a Spark session: for jobs, with the signals that end them in order, and behind a command."""
+"""All Spark sessions: those of jobs, with the signals that end them cleanly, and those of commands."""
 
 import logging
 import os
@@ -40,8 +40,8 @@ ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 def session(
     settings: Settings, name: str, *, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Build (or get) the process's Spark session; ``conf`` wins over all other entries."""
-    # Under ``spark-submit``, it sets master, memory and conf. Otherwise they come from the settings, which win over
+    """Build (or get) the process's Spark session; ``conf`` overrides all other entries."""
+    # Under ``spark-submit``, it sets master, memory and conf. Otherwise they come from the settings, which override
     # ``conf/spark-defaults.conf``; ``jars`` must be known before the JVM starts.
     for key, value in FIXED.items():
         if (given := settings.spark.conf.get(key, value)) != value:
@@ -149,7 +149,7 @@ class _Handler:
 def driver(settings: Settings, name: str) -> Iterator[tuple[SparkSession, threading.Event]]:
     """Build the session of a program that ``spark-submit`` runs; yield the event that :data:`SIGNALS` set."""
     # An operator signals the JVM, the parent of Python. It would end at once, in the middle of a batch and without a
-    # release of the lease. So it asks Python to stop, and ends after it; Python itself ignores the signals.
+    # release of the lease. So it makes Python stop, and ends after it; Python itself ignores the signals.
     stop = threading.Event()
     submitted = SUBMITTED in os.environ
     before = _take_signals(stop) if submitted else {}
@@ -187,7 +187,7 @@ def _end_without(kafka: Kafka, stop: threading.Event) -> None:
     wait_for_silence(kafka)
     log.warning("The program ends without its batch, which the next start repeats: no answer from %s", kafka.bootstrap)
     try:
-        # workers would print that the JVM has gone
+        # workers would print that the JVM has ended
         for process in SparkContext._jvm.java.lang.ProcessHandle.current().descendants().toArray():  # noqa: SLF001
             if process.pid() != os.getpid():
                 process.destroyForcibly()
@@ -253,7 +253,7 @@ def _end(launched: list[subprocess.Popen[Any]], patience: float) -> None:
     """End the JVM of a session; kill it after ``patience`` seconds."""
     gateway = SparkContext._gateway  # noqa: SLF001 - see above
     if gateway is not None:
-        # Python would report to the JVM each object that it collects from now on, and print that this failed
+        # Python would report each object that it collects to the ended JVM, and print that this failed
         gateway._gateway_client.is_connected = False  # noqa: SLF001
     for process in launched:
         if process.stdin is not None:

@@ -97,7 +97,7 @@ def test_replies_made_anew_with_fewer_partitions_delay_nobody_for_longer_than_a_
     ids = {f"after-{number}" for number in range(20)}
     with closing(System(kafka, tmp_path, clock=True)) as system:
         with pytest.raises(
-            StoppedError, match="replies was created anew with 1 partitions while correlate ran, and had 2"
+            StoppedError, match="replies was re-created with 1 partitions while correlate ran, and had 2"
         ):
             _lose_a_partition(system, spark, ids)
         # a program that starts again has a producer of its own: Spark keeps one for the same options

@@ -213,7 +213,7 @@ def test_a_new_checkpoint_skips_nothing_of_a_topic_that_was_created_anew(spark: 
     for number in range(30):
         system.post("signals", command("create", f"after-{number}", value={}, name=f"after-{number}"))
     system.producer.flush()
-    with pytest.raises(StartError, match=r"it was created anew, or .*, or start with a new checkpoint"):
+    with pytest.raises(StartError, match=r"it was re-created, or .*, or start with a new checkpoint"):
         twin_job.JOB.start(spark, system.settings)
     shutil.rmtree(system.settings.lake.checkpoint("twin"))
     with pytest.raises(StartError, match=r"The journal .* set twin.starting to earliest or latest"):

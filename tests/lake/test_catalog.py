@@ -113,7 +113,7 @@ def test_an_unknown_catalog_is_a_sentence(spark: SparkSession, small: Lake) -> N
 
 @pytest.mark.parametrize("schema", ["", "ack"])
 def test_a_schema_that_would_end_with_the_command_is_refused(spark: SparkSession, small: Lake, schema: str) -> None:
-    with pytest.raises(StartError, match=rf"^lake\.catalog = '{schema}' is no schema that lasts: set it to "):
+    with pytest.raises(StartError, match=rf"^lake\.catalog = '{schema}' is not a permanent schema: set it to "):
         maintenance.register(spark, small.model_copy(update={"catalog": schema}))
 
 

@@ -47,7 +47,7 @@ def test_another_topic_of_the_same_name_is_refused_with_both_ids_and_the_ways_ou
         compare_topics({SIGNALS: "1", ACKS: "two"}, {SIGNALS: "1", ACKS: "six"}, "The checkpoint /c/x", "begin anew")
     assert str(refused.value) == (
         "The checkpoint /c/x counts offsets of the topic acks with the id six, but the topic now has the id two: it was"
-        " created anew, or kafka.bootstrap names another cluster. Correct kafka.bootstrap, or begin anew."
+        " re-created, or kafka.bootstrap names another cluster. Correct kafka.bootstrap, or begin anew."
     )
 
 

@@ -157,7 +157,7 @@ def test_a_file_that_is_missing_or_cut_off_is_named(tmp_path: Path, damage: obje
     aside.add([PieceEntry(1, 10, b"body")])
     (path,) = tmp_path.iterdir()
     damage(path)
-    with pytest.raises(OSError, match=f"The checkpoint is damaged: its file {path} is missing or not whole"):
+    with pytest.raises(OSError, match=f"The checkpoint is damaged: its file {path} is missing or cut off"):
         list(_recall(aside, np.array([1])))
 
 

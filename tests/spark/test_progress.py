@@ -84,7 +84,7 @@ def test_a_query_whose_topic_is_created_anew_is_stopped() -> None:
     compare_ids(known, {"signals": "1", "acks": "2"}, "correlate")
     # a topic that is being created may be missing for a moment
     compare_ids(known, {"acks": "2"}, "correlate")
-    with pytest.raises(StoppedError, match="The topic signals was created anew while correlate read it"):
+    with pytest.raises(StoppedError, match="The topic signals was re-created while correlate read it"):
         compare_ids(known, {"signals": "3", "acks": "2"}, "correlate")
 
 
@@ -97,7 +97,7 @@ def test_a_topic_that_was_created_anew_while_the_query_started_stops_it(monkeypa
     monkeypatch.setattr(progress, "connect_admin", lambda *_: nullcontext())
     monkeypatch.setattr(progress.kafka_topics, "ids", lambda *_: {"signals": "2"})
     with (
-        pytest.raises(StoppedError, match="The topic signals was created anew while correlate read it"),
+        pytest.raises(StoppedError, match="The topic signals was re-created while correlate read it"),
         progress.committer(Settings(), query, ["signals"], ["signals"], {"signals": "1"}),
     ):
         assert ended.wait(60)
@@ -108,7 +108,7 @@ def test_a_topic_with_fewer_partitions_than_before_stops_the_query() -> None:
     for found in ({"replies": 4, "acks": 2}, {"replies": 8, "acks": 2}):
         compare_partitions(known, found, "correlate")
     with pytest.raises(
-        StoppedError, match=r"replies was created anew with 4 partitions while correlate ran, and had 8"
+        StoppedError, match=r"replies was re-created with 4 partitions while correlate ran, and had 8"
     ):
         compare_partitions(known, {"replies": 4, "acks": 2}, "correlate")
 

@@ -87,7 +87,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
         """Return where a reply of ``size`` bytes goes: as chosen, else to any partition, or to ``replies``."""
         if topic != self.replies and size + OVERHEAD_BYTES > self.reply_topics.get(topic, 0):
             return self.replies, None
-        # a topic that was created anew may have fewer
+        # a re-created topic may have fewer
         return topic, partition if partition is not None and partition < self.partitions.get(topic, 0) else None
 
 
