@@ -40,7 +40,7 @@ def access_of(settings: Settings, connections: Sequence[Connection]) -> Access:
     if not rules:
         if any(named for _, _, named in subjects):
             raise SettingsError(
-                "The setting gateway.access is empty, so the subjects of the connections may do nothing: grant them"
+                "The setting gateway.access is empty, so the subjects of the connections have no rights: grant them"
                 " access with [[gateway.access]] (subjects, things, path, grant)."
             )
         _check_open(settings, connections)
@@ -71,12 +71,12 @@ def _check_open(settings: Settings, connections: Sequence[Connection]) -> None:
         if distant and each.sources:
             raise SettingsError(
                 f"The connection {each.id} reads messages from {distant[0]}, and the setting gateway.access is empty:"
-                f" everyone who can send one there could command all things. Write connections.sources.subjects, such"
-                f' as ["connection:{each.id}"], and grant it what its messages may do with [[gateway.access]].'
+                f" every client that can send one there could command all things. Write connections.sources.subjects,"
+                f' such as ["connection:{each.id}"], and grant it the rights of its messages with [[gateway.access]].'
             )
     log.warning(
         "The setting gateway.access is empty: messages of the connections %s may do anything with any thing, and their"
-        " targets receive all that they ask for. Give sources and targets subjects, and these access.",
+        " targets receive all signals of their topics. Give sources and targets subjects, and grant these access.",
         ", ".join(each.id for each in connections),
     )
 
@@ -94,7 +94,7 @@ def check_addresses(connection: KafkaConnection, own: Kafka) -> None:
 
 
 TURNING_SECONDS = 300.0
-"""A turn may open the connection and wait for the other system: beyond this it hangs."""
+"""Maximum duration of a turn, which may open the connection and wait for the other system."""
 MAX_REPLIES, MAX_REPLY_BYTES = 1_000, 32 * 1024 * 1024
 """Limits of replies that wait for the other system: at one of them the sources of the connection pause."""
 
@@ -202,7 +202,7 @@ class _Link:
             stack.close()
         except Exception:
             # the others continue
-            log.exception("The connection %s was not closed in order.", self.id)
+            log.exception("The connection %s was not closed cleanly.", self.id)
 
     def _turn(self, now: float) -> None:
         if self._labels is not None:
@@ -236,7 +236,7 @@ class _Link:
         return None
 
     def _retry(self, reason: str) -> None:
-        # an attempt may have taken seconds
+        # the attempt may have taken seconds
         now = time.monotonic()
         if self._opened_at is not None and now - self._opened_at >= MAX_BACKOFF_SECONDS:
             self._attempts = 0
@@ -276,7 +276,7 @@ class _Link:
             )
 
     def _rests(self) -> bool:
-        """Return whether sources take nothing: too many replies wait, or the connection is not open."""
+        """Return whether sources pause: too many replies wait, or the connection is not open."""
         # if a later source cannot be opened, each attempt would execute the messages of the earlier ones again
         sizes = list(self._replies.values())
         return self._stack is None or len(sizes) >= MAX_REPLIES or sum(sizes) >= MAX_REPLY_BYTES

@@ -34,7 +34,7 @@ class InboundRequest(msgspec.Struct, frozen=True):
 
 
 class RejectedSignal(msgspec.Struct, frozen=True):
-    """A signal that is not sent, and why; ``rejects`` if its message is rejected, too."""
+    """A signal that is not sent, and the reason; ``rejects`` if its message is rejected, too."""
 
     error: errors.DittoError
     topic: TopicPath | None
@@ -125,7 +125,7 @@ class Inbound:
             return
         kind = kind_of(command)
         if request.kind in ("other", "otherQuery"):
-            raise errors.unknown_topic_path(str(command.topic), "No access rule is about anything but things.")
+            raise errors.unknown_topic_path(str(command.topic), "Access rules apply to things only.")
         check_address(kind, command)
         restrict(self._access, self._source.subjects, kind, command)
 
@@ -189,7 +189,7 @@ def _segment(text: str) -> str:
     """Return the text of a placeholder as one part of a topic, between two slashes."""
     if "/" in text or not text:
         raise _unfit(
-            f"A placeholder of the payload mapping has the text '{errors.shown(text)}', which is no part of a topic."
+            f"A placeholder of the payload mapping has the text '{errors.shown(text)}', not a part of a topic."
         )
     return text
 
@@ -197,7 +197,7 @@ def _segment(text: str) -> str:
 def _key(text: str) -> str:
     """Return the text of a placeholder as one key of a path; with an empty one the path would be that of all keys."""
     if not text:
-        raise _unfit("A placeholder of the payload mapping is empty, which is no key of a path.")
+        raise _unfit("A placeholder of the payload mapping is empty, not a key of a path.")
     return escape(text)
 
 

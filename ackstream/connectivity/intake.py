@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 _UNSENDABLE, _GIVEN_UP = "connectivity:message.not.sendable", "connectivity:message.given.up"
 _MAY_PASS = (AckstreamError, KafkaError, OSError)
-"""Errors of a signal that was not sent, which another attempt may not meet."""
+"""Errors of a signal that was not sent which may not recur in another attempt."""
 
 CHECK_SECONDS = 1.0
 """How often messages are checked for an expired wait."""
@@ -68,7 +68,7 @@ class _Taken:
 class Intake:
     """The :class:`.Receiver` of a source: sends the signals of its messages and settles each one.
 
-    A message whose failure may pass is tried again by itself, so that no other one is carried out again with it. Once
+    A message whose failure may be temporary is retried alone, so that no other one is executed again with it. Once
     the system has answered its last attempt, it becomes a dead letter; attempts without an answer do not count.
     """
 
@@ -93,7 +93,7 @@ class Intake:
         self._system = system
         self._send_reply = publish
         self._open: dict[Collector, _Taken] = {}
-        # messages to be tried again, and when
+        # messages to be retried, with their times
         self._waiting: dict[_Taken, float] = {}
         self._bytes = 0
         # filled by client threads, drained by ``turn``
@@ -290,7 +290,7 @@ class Collector:
 
     @property
     def failure(self) -> int | None:
-        """The status with which the system has answered, if that is a failure."""
+        """The status of the system's answer, if that is a failure."""
         failed = [status for answer in self._answers if answer.failed for status in answer.statuses]
         return max(failed, default=None) if self._failure is None else self._failure
 
@@ -307,7 +307,7 @@ class Collector:
 def published_reply(
     answer: Envelope, asked: Mapping[str, Any], target: ReplyTarget | None, connection_id: str
 ) -> OutgoingMessage | None:
-    """Convert an answer to a request with headers ``asked``; ``None`` without a reply target that expects its kind."""
+    """Convert the answer to a request with headers ``asked``; ``None`` without a reply target for its kind."""
     if target is None or response_kind(answer) not in target.expected:
         return None
     headers = dict(answer.headers)

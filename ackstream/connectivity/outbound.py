@@ -63,7 +63,7 @@ class Outbound:
 
     @property
     def streams(self) -> frozenset[rules.Stream]:
-        """The streams to read: those of the targets, and all that may request a declared label."""
+        """The streams to read: those of the targets, and any that may request a declared label."""
         if self._labels.to_declare:
             return frozenset({"events", "live-commands", "messages"})
         return frozenset(wanted.stream for target in self._targets for wanted in target.subscriptions)
@@ -170,7 +170,7 @@ class OutboundWorker(Closing):
     """Publishes signals to the targets at least once: after a crash some are published again, none is lost.
 
     One that is not accepted, and whose requester would not be informed, is published again (:class:`.Lanes`), or, if it
-    is refused, a dead letter. The worker ends when the other system accepts nothing. While the lease of the labels is
+    is refused, a dead letter. The worker ends if the other system accepts no message. While the lease of the labels is
     late, all wait.
     """
 
@@ -190,12 +190,12 @@ class OutboundWorker(Closing):
         self._publisher = publisher
         self._system = system
         self._labels = labels
-        # of all workers of the connection, one after the other
+        # shared by the successive workers of the connection
         self._lanes, self._changed = lanes, lanes.changed
-        # all that are handed to the publisher, or wait
+        # those that were handed to the publisher, or wait
         self._open: dict[Place, _Handed] = {}
         self._bytes = self._publishing = 0
-        # nothing more is handed to the publisher: it is closed, or the other system is away
+        # the publisher gets no more messages: it is closed, or the other system is unavailable
         self._ended = threading.Event()
         topics = ["events", "signals"] if self._outbound.streams & {"live-commands", "messages"} else ["events"]
         group = f"ackstream-target-{connection.id}"
@@ -211,13 +211,13 @@ class OutboundWorker(Closing):
 
     @property
     def fault(self) -> str:
-        """Why it no longer publishes: the error that has ended it, unless the other system is away."""
+        """The reason why it no longer publishes: the error that ended it, unless the other system is unavailable."""
         return f"It no longer publishes to its targets. {self._worker.life.error or ''}".rstrip()
 
     def close(self) -> None:
         """Wait for confirmations for at most 5 s, then stop; unconfirmed signals are published at the next start."""
         with self._changed:
-            # unless it is away, or its connection lost
+            # unless it is unavailable, or its connection is lost
             waits = self.alive and self._publisher.alive
             self._ended.set()
             self._changed.notify_all()

@@ -1,8 +1,8 @@
-"""Routes: messages of publishers, passed on to another system and acknowledged hop by hop (Connext 31.12.8, R23).
+"""Routes: messages of publishers, forwarded to another system and acknowledged hop by hop (Connext 31.12.8, R23).
 
 A route reads like any reader, and publishes in the other system like any publisher. It acknowledges a message once the
 other system has stored it; an end-to-end acknowledgement is a label, which is requested by the message. A message is
-passed on at least once, with its origin, and never by a route of a name that it has come through.
+forwarded at least once, with its origin, and never by a route whose name it already has.
 """
 
 import logging
@@ -33,7 +33,7 @@ from ackstream.settings import Kafka, Lake, RouteSettings, Settings
 log = logging.getLogger(__name__)
 
 PREFIX = "route-"
-"""Before the name of a route: its name as a reader here, and as a publisher there."""
+"""Prefix of a route's name: the result is its name as a reader here, and as a publisher there."""
 
 END_TO_END_SECONDS = 0.5
 MAX_AWAITING = 10_000
@@ -41,7 +41,7 @@ MAX_AWAITING = 10_000
 
 
 def headers_behind(route: str, sample: Sample) -> list[tuple[str, bytes]]:
-    """Return the headers of a message behind a route: its own, the route's name, and its origin."""
+    """Return the headers of a message after a route: its own, the route's name, and its origin."""
     passed = _passed(sample)
     origin = {} if passed else {ORIGINAL_WRITER: sample.publisher.encode(), ORIGINAL_SEQ: b"%d" % sample.seq}
     headers = {name: value or b"" for name, value in sample.headers.items()}
@@ -49,20 +49,20 @@ def headers_behind(route: str, sample: Sample) -> list[tuple[str, bytes]]:
 
 
 def has_passed(route: str, sample: Sample) -> bool:
-    """Return whether a message has come through a route of this name."""
+    """Return whether a message has passed a route of this name."""
     return route in _passed(sample).split(",")
 
 
 def _passed(sample: Sample) -> str:
-    """Return the routes that a message has come through; the header of any other publisher is ignored."""
+    """Return the routes that a message has passed; the header of any other publisher is ignored."""
     return text(sample.headers.get(ROUTED_BY)) if sample.publisher.startswith(PREFIX) else ""
 
 
 class Route(Client):
-    """Passes messages on until it is closed, or an error ends it (:meth:`wait_closed`).
+    """Forwards messages until it is closed, or an error ends it (:meth:`wait_closed`).
 
     A message that the other system refuses stays unacknowledged, is logged, and is tried again at the next start; its
-    publisher finds the route in ``waiting_for``. Once the reader can hold no more of them, the route ends.
+    publisher finds the route in ``waiting_for``. Once the reader's buffer is full of them, the route ends.
     """
 
     def __init__(self, route: RouteSettings, kafka: Kafka, lake: Lake | None = None, *, timeout: float = 60.0) -> None:
@@ -86,7 +86,7 @@ class Route(Client):
             producer: Any = closing(connection.producer(kafka.topic("acks"))) if route.label else nullcontext()
             self._outbox = Answers(stack.enter_context(producer), connection, self._labels)
             self._label_acks = LabelAcks(self._labels, self._outbox)
-            # first: nothing is read that cannot be passed on
+            # first: no message is read that cannot be forwarded
             self._publisher = Publisher(
                 route.target(kafka),
                 name=self._name,
@@ -95,7 +95,7 @@ class Route(Client):
                 logon_timeout=timeout,
                 on_error=self._life.fail,
             )
-            # the next run reads and passes on the messages that Kafka lacks
+            # the next run reads and forwards the messages that Kafka lacks
             stack.enter_context(suppress(FlushTimeout))
             stack.callback(self._publisher.close)
             self._reader = SampleReader(
@@ -114,7 +114,7 @@ class Route(Client):
             self._connected = stack.pop_all()
 
     def close(self) -> None:
-        """Wait for messages on their way for at most 5 s and acknowledge them; the next run passes on the rest."""
+        """Wait for messages on their way for at most 5 s and acknowledge them; the next run forwards the rest."""
         self._closing.set()
         self._thread.join()
         with suppress(ClientError):
@@ -194,7 +194,7 @@ class Route(Client):
         if error is None:
             self._reader.acknowledge_sample(sample)
         elif isinstance(error, (RefusedError, BadParameterError)):
-            log.error("Message %s of %s was not passed on by %s: %s", sample.seq, sample.publisher, self._name, error)
+            log.error("Message %s of %s was not forwarded by %s: %s", sample.seq, sample.publisher, self._name, error)
             self._label_acks.rejected(sample, str(error), 400)
         with self._changed:
             self._passing -= 1
@@ -226,7 +226,7 @@ class Router(Runner):
                     FIGURES.set(ROUTE_OPEN, settings.name, value=0)
                     if not isinstance(error, EXPECTED):
                         log.exception("The route %s failed.", settings.name)
-                    # any error of a client library: a thread that ended would never open the route again
+                    # any error of a client library: an ended thread would never open the route again
                     attempts = 1 if time.monotonic() - began > MAX_BACKOFF_SECONDS else attempts + 1
                     wait = backoff(attempts)
                     log.warning("The route %s is closed: %s It is opened again in %g s.", settings.name, error, wait)

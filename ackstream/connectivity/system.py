@@ -163,7 +163,7 @@ def _replied(asked: InboundRequest, replied: Replied, received: Received, future
         log.warning("The reply to %s cannot be read: %s", reply.correlation_id, malformed)
     except Exception:
         # the message is settled nevertheless: another delivery would have the same reply
-        log.exception("The reply to %s was not passed on.", reply.correlation_id)
+        log.exception("The reply to %s was not delivered.", reply.correlation_id)
     if request.waits_for_acks:
         received(answer)
 
@@ -182,7 +182,7 @@ def _decided(waiting: ExitStack, received: Received, future: Future[RequestOutco
 def _not_sent(received: Received, error: BaseException) -> None:
     log.warning("A signal of a connection was not answered: %s", error)
     cause = error.__cause__ if isinstance(error, NotSentError) else error
-    # any other may pass
+    # any other may be temporary
     received(cause if isinstance(cause, clients.OF_RECORD) else None)
 
 
@@ -204,11 +204,11 @@ class Identities:
 
 
 MAX_ASIDE = 500
-"""Limit of messages that wait behind one that fails; beyond it there are no pauses while others are accepted."""
+"""Limit of messages that wait behind a failing one; beyond it there are no pauses while others are accepted."""
 HOPELESS = 3
-"""How many messages to an address are given up in a row before others are with them."""
+"""Number of messages to an address given up in a row after which waiting ones are given up with them."""
 AWAY_SECONDS = 60.0
-"""A system that has accepted nothing for this long, since a message failed, is away."""
+"""A system that has accepted no message for this time after a failure counts as unavailable."""
 
 
 class Place(NamedTuple):
@@ -235,25 +235,25 @@ class _Lane:
 class Lanes:
     """Decides when messages to an address that did not accept one are published again, and when one is given up.
 
-    Behind a message that failed, those to the same address wait, and it is tried again alone; the others go on. An
+    Behind a message that failed, those to the same address wait, and it is retried alone; the others continue. An
     attempt counts if any message of the connection was accepted since the one before; if none was, the other system is
-    away, and the worker ends. The next one reads the signals again: it publishes none that was settled, and those that
-    failed after the others. Methods are called with ``changed`` held; times are monotonic seconds.
+    unavailable, and the worker ends. The next one reads the signals again: it publishes none that was settled, and
+    those that failed after the others. Methods are called with ``changed`` held; times are monotonic seconds.
     """
 
     def __init__(self, max_attempts: int) -> None:
         self.changed = threading.Condition()
         self._max = max_attempts
         self._accepted = 0
-        # of the first failure since a message was accepted
+        # time of the first failure since a message was accepted
         self._failing_since: float | None = None
         self._lanes: dict[str, _Lane] = {}
         self._known: Latest[Place, None] = Latest(REMEMBERED)
-        # how often a message failed while others were accepted, and how many these were when it failed last
+        # failures of a message while others were accepted, and the number of these at its last failure
         self._failures: Latest[Place, tuple[int, int]] = Latest(REMEMBERED)
 
     def begin(self) -> None:
-        """Begin anew with a worker; accepted messages and counted failures are remembered."""
+        """Start again with a worker; accepted messages and counted failures are remembered."""
         self._lanes.clear()
         self._failing_since = None
 
@@ -262,7 +262,7 @@ class Lanes:
         return place in self._known
 
     def waits(self, place: Place, now: float) -> bool:
-        """Return whether a message of a signal that was read waits, from now on."""
+        """Return whether a message of a signal that was read has to wait from now on."""
         if place not in self._failures and place.address not in self._lanes:
             return False
         insort(self._lane(place, now + 1.0).waiting, place)
@@ -285,7 +285,7 @@ class Lanes:
     def failed(self, place: Place, now: float, *, doubtful: bool = False) -> Literal["waits", "away"] | list[Place]:
         """Note a failure; return the fate of the message, or a list of those to give up, which are settled later.
 
-        Behind several that were given up, those are given up with it that have waited for as many attempts.
+        After several were given up, those that have waited for as many attempts are given up with it.
         """
         lane = self._lane(place, now)
         self._failing_since = since = now if self._failing_since is None else self._failing_since
@@ -305,7 +305,7 @@ class Lanes:
                     lane.waiting = sorted({*lane.waiting}.difference(lost))
                 return lost
             if lane.attempts > 1 and lane.accepted == self._accepted:
-                # otherwise a message at which a service always fails would stop a target with one address
+                # otherwise a message on which a service always fails would stop a target with one address
                 self._failures[place] = self._failures[place][0] + doubtful, self._accepted
                 return "away"
             lane.accepted = self._accepted

@@ -1,7 +1,7 @@
 """Outcomes of requests as rows, as correlate decides them: the format ``ackstream.outcomes``.
 
-They come from the ledger, from the option ``since`` on: ``earliest`` (the default), ``latest`` or a time with its zone.
-After a crash correlate may write an outcome again, with the same ``id``.
+They are read from the ledger, from the option ``since`` on: ``earliest`` (the default), ``latest`` or a time with its
+zone. After a crash correlate may write an outcome again, with the same ``id``.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,8 @@
-"""Requests from DataFrames, one per row, and the acknowledgement of a batch that is committed.
+"""Requests from DataFrames, one per row, and the acknowledgement of a committed batch.
 
 The format ``ackstream`` takes :data:`COLUMNS`, and :data:`OPTIONS` for rows without. Each row becomes a record whose
 headers request acknowledgements; no reply is sent, the outcome is a row of ``ackstream.outcomes``. A row that cannot be
-a request fails its task, after earlier rows have been asked.
+a request fails its task, after earlier rows have been sent.
 
 Spark writes the rows of a failed task again, so a request may be in its topic twice. Both copies have one
 correlation-id, since it follows from the row, and correlate answers the first: until the deadline plus
@@ -129,7 +129,7 @@ def _labels(given: str | Sequence[str] | None) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1024)
 def _headers(labels: tuple[str, ...], timeout: str | None, own: tuple[Any, ...] = ()) -> list[tuple[str, bytes]]:
-    """Return the record headers of a request, but its id; raise an ``AckstreamError`` if correlate would refuse it."""
+    """Return the record headers of a request, without its id; raise an ``AckstreamError`` for a wrong one."""
     _, headers = address_record(dict(own), timeout=timeout, acks=labels, correlation_id="any")
     read_record(dict(headers), default_timeout_ms=1, max_timeout_ms=1)
     return [*(each for each in headers if each[0] != CORRELATION_ID), (RESPONSE_REQUIRED, b"false")]

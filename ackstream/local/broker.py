@@ -23,7 +23,7 @@ from ackstream.local.machine import PRIVATE, answers, command_line, is_free, jav
 from ackstream.settings import Kafka, Settings
 
 CLUSTER_ID = base64.urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_DNS, "ackstream").bytes).decode().rstrip("=")
-"""The same on every machine, so that foreign data is recognised."""
+"""The cluster id of every machine, by which foreign data is recognised."""
 
 _ASCII = re.compile(r"[\x00-\x7e]")
 _STARTED = "Kafka Server started"
@@ -99,12 +99,12 @@ class Broker:
                     process.wait()
                     self._pid_file.unlink(missing_ok=True)
                     raise
-            # it outlives this process: without a return code Popen warns that it is still running
+            # it outlives this process: without a return code Popen would warn that it is still running
             process.returncode = 0
         return True
 
     def stop(self) -> bool:
-        """Stop the broker, by SIGKILL if it does not obey SIGTERM; keep its data. Return whether it was running."""
+        """Stop the broker, by SIGKILL if SIGTERM has no effect; keep its data. Return whether it was running."""
         pid = self.pid()
         if pid is None:
             return False
@@ -233,7 +233,7 @@ def _run(
 ) -> subprocess.Popen[bytes]:
     """Start Java in its own session, so that Ctrl-C in the terminal does not reach it."""
     # C1 alone starts faster and needs less memory; a laptop's broker is never busy enough to miss C2. Kafka finds its
-    # own words by their upper case, in which Turkish has another I
+    # keywords by their upper case, and Turkish has another upper-case I
     options = [f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-Duser.language=en"]
     return subprocess.Popen(  # noqa: S603 - the user's own Java, no shell
         [program, *options, f"-Dlog4j2.configurationFile={machine.conf('log4j2.properties')}", *arguments],

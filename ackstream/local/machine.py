@@ -23,7 +23,7 @@ from ackstream.errors import InputError, LocalError
 PACKAGE = Path(__file__).resolve().parent.parent
 
 SPARK = "4.2"
-"""The release of Spark on which the formats of states and tables hang."""
+"""The release of Spark on which the formats of states and tables depend."""
 
 OLDEST, NEWEST = 17, 25
 """The releases that Spark 4.2 runs on, by its documentation: 17, 21 and 25."""
@@ -114,7 +114,7 @@ def cache() -> Path:
 
 
 LEAST_FILES, LEAST_BYTES = 1024, 64 << 20
-"""The open files and the bytes of temporary files without which a JVM with Spark does not come far."""
+"""The open files and the bytes of temporary files that a JVM with Spark needs at least."""
 
 TEMPORARY = "-Djava.io.tmpdir="
 
@@ -156,7 +156,7 @@ def check_surroundings(options: str = "", *, spark: bool = True) -> None:
             pwd.getpwuid(os.getuid())
         except KeyError:
             raise LocalError(
-                f"The user {os.getuid()} has no entry in /etc/passwd, and Spark asks for its name: add one, or run as "
+                f"The user {os.getuid()} has no entry in /etc/passwd, and Spark needs its name: add one, or run as "
                 f"a user that has one (docker run --user, runAsUser)."
             ) from None
 
@@ -242,7 +242,7 @@ def write_file(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
-        # an interrupt may come when it has its name
+        # an interrupt may come after the renaming
         draft.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)

@@ -79,8 +79,8 @@ def submit_command(
 ) -> list[str]:
     """Return the command that runs a job; missing jars are fetched first.
 
-    All users of the machine can read it, so the entries of Spark are in a file that only its owner can read. They win
-    over those of the user's own ``spark-defaults.conf``, which Spark reads as well.
+    All users of the machine can read it, so the entries of Spark are in a file that only its owner can read. They
+    override those of the user's own ``spark-defaults.conf``, which Spark reads as well.
 
     :param script: the program; ``None``: ``jobs/JOB.py``
     :raises AckstreamError: there is no such job, no Java or jar, or master, mode and settings do not fit
@@ -106,7 +106,7 @@ def submit_command(
     if remote and file is not None:
         # where the driver finds it: YARN and Kubernetes put it into its working directory
         found |= {f"spark.{part}.{ENV_PREFIX}CONF": file.name for part in _DRIVERS_ENVIRONMENT}
-    # options would win over these entries
+    # options would override these entries
     further = {name: list(filter(None, found.pop(f"spark.{name}", "").split(","))) for name in ("jars", "files")}
     files = [str(file.absolute()), *further["files"]] if remote and file is not None else further["files"]
     properties = settings.local.data.absolute() / "submit" / f"{job}.properties"
@@ -214,7 +214,7 @@ def local_variables(master: str) -> dict[str, str]:
     """Return the variables that a Spark needs whose master is this machine."""
     if not is_local(master):
         return {}
-    # the one Python that has the product for certain; Spark asks for the address before it reads its own settings
+    # the one Python that certainly has the product; Spark looks up the address before it reads its own settings
     found = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"}
     # Java would have names of files in ASCII alone
     return found | ({"LC_ALL": "C.UTF-8"} if os.environ.get("LC_ALL") in ("C", "POSIX") else {})

@@ -106,13 +106,13 @@ class Health:
                 self._pulses[name] = pulse._replace(last=now)
 
     def forget(self, name: str) -> None:
-        """Stop expecting a sign: its part has ended in order."""
+        """Stop expecting a sign: its part has ended normally."""
         with self._lock:
             self._pulses.pop(name, None)
 
     @contextmanager
     def expecting(self, name: str, limit: float, *, vital: bool = False) -> Iterator[None]:
-        """Expect a sign at least every ``limit`` seconds, for the time of the block."""
+        """Expect a sign at least every ``limit`` seconds, during the block."""
         self.expect(name, limit, vital=vital)
         try:
             yield

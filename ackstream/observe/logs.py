@@ -80,7 +80,7 @@ class LogFormatter(logging.Formatter):
         program = str(known.pop("program", ""))
         about = [f"{name}={escaped(str(value))}" for name, value in known.items()]
         start = " ".join(filter(None, [*head.values(), program, *about]))
-        # everything behind the first line is a stack, which must not look like further lines
+        # everything after the first line is a stack, which must not look like further lines
         stack = message.removeprefix(record.message).split("\n")[1:]
         lines = [f"{start} {record.name}: {escaped(record.message)}", *(f"  {escaped(line)}" for line in stack)]
         return "\n".join(lines)
@@ -100,7 +100,7 @@ class _Repetitions(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] != "kafka":
             return True
-        # not the text, which has a socket or a number that differs each time
+        # not the text, which contains a socket or a number that differs each time
         place = (record.pathname, record.lineno, record.levelno)
         until, left_out = self._seen.get(place, (0.0, 0))
         if record.created < until:

@@ -164,7 +164,7 @@ class Meter:
 
     def snapshot(self, now: int) -> Snapshot:
         """Return the counts; decisions a window or more before ``now`` are in the totals only."""
-        # one that was read late may stand behind younger ones
+        # one that was read late may follow newer ones
         recent = [one for one in self._recent if one[0] > now - self._window]
         counts = {}
         for how in VERDICTS:
@@ -187,7 +187,7 @@ def read_outcome(value: bytes, thing_id: str) -> RequestOutcome | None:
     """Return the outcome in a ledger record, ``None`` without one or about another thing; raises if malformed."""
     record = ledger.decode(value)
     decided, used = record.outcome, record.accepted
-    # of a request that could not be read the thing is unknown
+    # the thing of an unreadable request is unknown
     if decided is None or decided.thing_id not in (thing_id, None):
         return None
     status = {ack.label: ack.status for ack in used}
@@ -213,7 +213,7 @@ class Outcomes(Closing):
 
     @contextmanager
     def expect(self, correlation_id: str, thing_id: str) -> Iterator[Future[RequestOutcome]]:
-        """Wait for the outcome of a request about a thing for the time of the block."""
+        """Wait for the outcome of a request about a thing during the block."""
         key = correlation_id.encode()
         future: Future[RequestOutcome] = Future()
         self._waiting[key] = future, thing_id

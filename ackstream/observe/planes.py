@@ -144,7 +144,7 @@ class Planes:
         "events": ("twin", _event),
         "dead-letters": ("dead letters", _letter),
     }
-    """Topics to read, without the prefix, the plane whose newest record they have, and who takes it."""
+    """Topics to read, without the prefix, the plane whose newest record they have, and its consumer."""
 
 
 def _beginning(value: bytes) -> str:

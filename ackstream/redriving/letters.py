@@ -65,7 +65,7 @@ class Letter(msgspec.Struct, frozen=True):
         record in a dead letter topic of another system, its own coordinates
     :ivar topic: the real name of the topic of the original record; empty: not known
     :ivar batch: the batch of a message in the table ``messages``
-    :ivar copy: where a copy of the record is, in a dead letter topic of another system; ``None``: there is none
+    :ivar copy: where a copy of the record is, in a dead letter topic of another system; ``None``: no such copy
     """
 
     id: str
@@ -159,7 +159,7 @@ def _system(headers: Mapping[str, bytes | None]) -> str | None:
 
 
 def _number(value: bytes | None, prefix: str) -> int:
-    """Read a number, in bytes or in digits; -1 if there is none."""
+    """Read a number, in bytes or in digits, else -1."""
     if value is not None and prefix == SPRING:
         return int.from_bytes(value, "big")
     return int(value) if value and value.isdigit() and len(value) <= MOST_DIGITS else -1

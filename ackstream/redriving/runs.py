@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 FEW, PART = 10, 0.1
-"""A run stops if more than this number, and this part, of the letters that it sent have come back."""
+"""A run stops if more than this number, and this share, of its sent letters have come back."""
 
 BEHIND_SECONDS = 1.0
-"""How long the letters that came back may be read after the next ones could be sent."""
+"""Maximum delay of sending for reading the letters that came back."""
 END_SECONDS = 60.0
-"""How long Kafka may take to end a transaction."""
+"""Maximum time for Kafka to end a transaction."""
 _REFUSALS = (*clients.OF_RECORD, errors.PolicyViolationError)
-"""The answers of a broker to a record that it will never store: only that record is at fault."""
+"""The errors of a broker for a record that it will never store: only that record is at fault."""
 
 AUDIT, MESSAGES, ACKS, DEAD_LETTERS = "audit", "messages", "publisher-acks", "dead-letters"
 KEY, EVENT = b"redrive", "redrive"
@@ -57,7 +57,7 @@ class RedriveReport:
     :ivar unavailable: the ids of those that cannot be sent: the record is not stored in full any more, its topic does
         not exist, its queue is not in the settings, it has neither key nor value or a header without a value, or the
         broker refuses it, such as for its size with its new header; of a dry run, none
-    :ivar returned: redriven letters that have become dead letters again, or that persist refused, so far
+    :ivar returned: redriven letters that have so far become dead letters again, or that persist refused
     """
 
     chosen: int = 0
@@ -77,7 +77,7 @@ def redrive(
     dry_run: bool = False,
     progress: Callable[[RedriveReport], None] = lambda _: None,
 ) -> RedriveReport:
-    """Send dead letters to where they came from, each once; return when all are sent.
+    """Send dead letters back to their origin, each once; return when all are sent.
 
     A record goes to its topic, with its key and headers. A message goes to the queue that gave it up, and nowhere else,
     as a new message of the publisher ``redrive-…``. Each has the header ``redriven-from``. A letter that any run has
@@ -88,7 +88,7 @@ def redrive(
         ``topic``, ``partition``, ``given_up_at``, ``key`` and ``value``
     :param source: the real name of another system's dead letter topic, in place of the tables: of Kafka's share
         groups, Kafka Connect or Spring
-    :param to: the real name of a topic to which all are sent, in place of where they came from
+    :param to: the real name of a topic to which all are sent, in place of their origins
     :param rate: the most letters a second
     :param dry_run: send nothing, only count
     :param progress: called after each transaction
@@ -185,7 +185,7 @@ class _Run(clients.Closing):
                 self._send(self._available(chunk))
             except errors.KafkaError as error:
                 raise UnreachableError(
-                    f"Kafka did not give or take the dead letters: {error}. Run the command again; none is sent twice."
+                    f"Dead letters were not read from Kafka or sent: {error}. Run the command again; none is sent twice."
                 ) from error
             progress(self._report)
             self._count(time.monotonic())

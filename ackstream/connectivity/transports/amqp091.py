@@ -36,11 +36,11 @@ logging.getLogger("pika").setLevel(logging.CRITICAL + 1)
 IDLE_SECONDS = 30
 """A connection on which nothing arrives for this long is dead; both sides send heartbeats."""
 RETURN_SECONDS = 0.1
-"""How long after a negative confirm the broker may return the message."""
+"""Maximum time between a negative confirm and the return of the message."""
 LEAVE_SECONDS = 1.0
-"""How long the broker may take to agree to the end of a connection."""
+"""Maximum time for the broker to confirm the end of a connection."""
 ANSWER_SECONDS = transport.CONNECT_SECONDS + LEAVE_SECONDS
-"""How long the broker may take to open a connection: pika gives up first."""
+"""Maximum time for the broker to open a connection: pika gives up first."""
 REFUSALS = frozenset({311, 403, 404, 406})
 """Reply codes of a channel that is closed because of a message: its size, permission, exchange, or a precondition."""
 _MAX_PREFETCH, _FRAME_BYTES = 65_535, 20
@@ -88,7 +88,7 @@ class _Link(brokers.BrokerLink):
         self.loop.remove_timeout(timer)
 
     def end(self, _ended: Any, reason: BaseException | str) -> None:
-        """Note why the connection, or a channel that is needed, ended: the first reason counts."""
+        """Note the reason for the end of the connection or of a needed channel: the first one counts."""
         self.reason = self.reason or reason
 
     def close(self) -> None:
@@ -205,8 +205,8 @@ class Amqp091Publisher(brokers.ConfirmingPublisher):
         self._open_channel()
 
     def _blocked(self, _connection: Any, frame: Any) -> None:
-        # messages wait, as for an MQTT broker that is away; a new connection would change nothing
-        log.warning("The broker of %s stores nothing at present: %s", self._id, frame.method.reason)
+        # messages wait, as for an unavailable MQTT broker; a new connection would not help
+        log.warning("The broker of %s stores no messages at present: %s", self._id, frame.method.reason)
 
     def _open_channel(self) -> None:
         if self._link.connection.is_open:

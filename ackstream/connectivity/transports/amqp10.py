@@ -69,7 +69,7 @@ class Amqp10Source(PushedSource):
         if self._source.qos > 0:
             self._unsettled[delivery] = None
         self._arrived.append((delivery, message, delivered))
-        # to be taken before more is waited for
+        # to be taken before waiting for more
         event.container.yield_()
 
 
@@ -198,7 +198,7 @@ class Amqp10Publisher(ConfirmingPublisher):
             # sends the others when the broker grants credit
             self._links[address] = self._attach(address, link.confirms)
             return
-        # a message that only waits is no reason
+        # a waiting message is not a reason
         self._abandon(address, refusal(condition, _OF_ADDRESS))
 
     def _confirm(self, event: Any, result: Published) -> None:

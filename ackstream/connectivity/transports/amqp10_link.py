@@ -32,11 +32,11 @@ _PROPERTIES = {
     CONTENT_TYPE: "content_type", "message-id": "id",
     "group-id": "group_id", "reply-to-group-id": "reply_to_group_id",
 }  # fmt: skip
-"""The properties of a message that are headers: by header, the attribute."""
+"""The properties of a message that become headers: by header, the attribute."""
 
 
 class Node(LinkOption):  # type: ignore[misc]  # proton is not typed
-    """Asks for a queue (or a topic), as JMS clients do; a broker that creates nodes on demand would guess."""
+    """Requests a queue (or a topic), as JMS clients do; a broker that creates nodes on demand would guess."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -88,11 +88,11 @@ class Link(BrokerLink, MessagingHandler):  # type: ignore[misc]  # proton is not
                 pass
 
     def on_connection_error(self, event: Any) -> None:
-        """Note why the broker closes the connection."""
+        """Note the broker's reason for closing the connection."""
         self.reason = condition_text(event.connection.remote_condition)
 
     def on_transport_error(self, event: Any) -> None:
-        """Note why the connection failed."""
+        """Note the reason for the failure of the connection."""
         self.reason = condition_text(event.transport.condition)
 
     def on_disconnected(self, _event: Any) -> None:
@@ -100,7 +100,7 @@ class Link(BrokerLink, MessagingHandler):  # type: ignore[misc]  # proton is not
         self.reason = self.reason or "it closed the connection"
 
     def on_link_error(self, event: Any) -> None:
-        """Note why the broker ends the link to an address."""
+        """Note the broker's reason for ending the link to an address."""
         self.reason = f"{event.link.source.address}: {condition_text(event.link.remote_condition)}"
 
 

@@ -39,7 +39,7 @@ class RejectedError(Exception):
 
 
 class BrokerLink(ABC):
-    """A connection to a broker, all in one thread: ``turn`` exchanges data; ``reason`` is why it has ended."""
+    """A connection to a broker, used by one thread: ``turn`` exchanges data; ``reason`` says why it has ended."""
 
     def __init__(self, connection: Any) -> None:
         self.reason: BaseException | str | None = None
@@ -80,7 +80,7 @@ TAKE_SECONDS = 1.0
 
 
 class PushedSource(transport.MessageSource):
-    """A source of a broker that pushes messages, as many as may be in flight."""
+    """A source of a broker that pushes messages, up to the limit in flight."""
 
     def __init__(self, connection: Any, index: int, source: Source, _own: Kafka, intake: Receiver) -> None:
         super().__init__(f"{connection.id}-{index}", intake)
@@ -95,7 +95,7 @@ class PushedSource(transport.MessageSource):
 
     @abstractmethod
     def _settle(self, delivery: Any, settlement: Settlement) -> None:
-        """Settle a delivery as the protocol does; nothing to do if the broker did so when it sent it."""
+        """Settle a delivery as the protocol does; a no-op if the broker settled it when sending."""
 
     def _taking(self, delivery: Any) -> None:
         """Settle a delivery that is never redelivered; called before its message is taken."""
@@ -119,7 +119,7 @@ class PushedSource(transport.MessageSource):
 
 
 DELIVERY_SECONDS = 30.0
-"""A system, or an address of it, that has not stored a message for this time takes none now."""
+"""A system or address that has not stored a message for this time counts as blocked."""
 REMEMBERED = 10_000
 """Limit of remembered exchanges and topics that took a message, and of addresses that refused one."""
 
@@ -167,7 +167,7 @@ class Confirms:
         return bool(self._open)
 
     def overdue(self, now: float) -> bool:
-        """Return whether messages are not confirmed, and none was for too long."""
+        """Return whether messages are unconfirmed, and none was confirmed for too long."""
         return not self.idle and now > self._moved_at + DELIVERY_SECONDS
 
     def add(self, message: OutgoingMessage, done: Confirm) -> None:

@@ -38,11 +38,11 @@ _EMPTY = "\0"
 MAX_PAUSE_SECONDS = 3_600.0
 _DOUBTFUL = (INTERNAL_ERROR, 501)
 _RESUMES: dict[str, float] = {}
-"""By URL: when a service, which may be away before and after that, wants requests again. Monotonic seconds."""
+"""By URL: the time, in monotonic seconds, before which a service wants no requests (``Retry-After``)."""
 
 
 class _Line:
-    """A connection of one thread, whose request another thread ends in time."""
+    """A connection of one thread, whose request another thread ends at its timeout."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client, self.until = client, float("inf")
@@ -66,7 +66,7 @@ class HttpPublisher(transport.TargetPublisher):
         self._timeout, self._unavailable = connection.timeout / 1000, connection.unavailable_statuses
         self._halted, self._closed = threading.Event(), threading.Event()
         self._queue: SimpleQueue[tuple[transport.OutgoingMessage, transport.Confirm, float] | None] = SimpleQueue()
-        # by address: when the worker knew of the last request that was not accepted
+        # by address: the time of the last request that was not accepted
         self._failed: dict[str, float] = {}
         context, user = (connection.tls or Tls()).client_context(), connection.username
         self._lines = [

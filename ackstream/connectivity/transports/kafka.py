@@ -155,7 +155,7 @@ class SystemTopicError(errors.InvalidTopicError):  # type: ignore[misc]  # kafka
 
 
 class UnknownTopicError(errors.RetriableError):  # type: ignore[misc]  # kafka-python is not typed
-    """The cluster answers that it has no such topic."""
+    """The cluster reports that it has no such topic."""
 
 
 _OF_TOPIC = (
@@ -175,7 +175,7 @@ def refused(error: BaseException) -> transport.Published:
 
 
 class _Aside(Confirms):
-    """The messages to a topic that the cluster has not shown to be usable, and when it is asked about it."""
+    """The messages to a topic not yet known to be usable, and the time of the next lookup."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class _Aside(Confirms):
 
 
 class KafkaPublisher(ConfirmingPublisher):
-    """Publishes with one producer. Messages to a topic that is not usable wait, and hold back no others."""
+    """Publishes with one producer. Messages to an unusable topic wait, without delaying others."""
 
     def __init__(self, connection: KafkaConnection, own: Kafka) -> None:
         super().__init__(f"{connection.id}-publisher")
@@ -269,7 +269,7 @@ class KafkaPublisher(ConfirmingPublisher):
             del self._waiting[topic]
 
     def _problems(self, topics: list[str]) -> dict[str, Exception]:
-        """Ask the cluster why nothing can be published to topics; a usable one has no entry."""
+        """Look up why topics cannot be published to; a usable one has no entry."""
         try:
             with clients.connect_admin(self._kafka) as admin:
                 found = {each["name"]: errors.for_code(each["error_code"]) for each in admin.describe_topics(topics)}

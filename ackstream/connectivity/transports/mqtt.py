@@ -131,7 +131,7 @@ class MqttSource(transport.MessageSource):
             self._unacknowledged.append(taken)
         read = external_message(message)
         if not any(topic_matches_sub(subscribed, message.topic) for subscribed in self._filters):
-            # of a session that had other addresses, or was another source's, with other rights
+            # from a session with other addresses, or of another source with other rights
             problem = "its topic is not an address of the source: unsubscribe it at the broker"
             read = msgspec.structs.replace(read, unreadable=problem)
         able = message.qos > 0 and self._connection.reconnect_for_redelivery
@@ -152,7 +152,7 @@ _REFUSALS = frozenset({"Not authorized", "Topic name invalid", "Payload format i
 
 
 class MqttPublisher(transport.TargetPublisher):
-    """Publishes with QoS 1 unless a header has another one; while the broker is away, messages are kept."""
+    """Publishes with QoS 1 unless a header has another one; while the broker is unavailable, messages are kept."""
 
     def __init__(self, connection: MqttConnection, _own: Kafka) -> None:
         self._five = connection.type == "mqtt-5"
@@ -191,7 +191,7 @@ class MqttPublisher(transport.TargetPublisher):
         except Exception as error:  # noqa: BLE001 - not a topic name, one with wildcards, or no QoS
             done(transport.not_published(error, BAD_REQUEST))
             return
-        # without a connection the client keeps all but those of QoS 0
+        # without a connection the client keeps those of QoS 1 and 2
         accepted = (MQTT_ERR_SUCCESS, MQTT_ERR_NO_CONN) if quality else (MQTT_ERR_SUCCESS,)
         if sent.rc not in accepted:
             done(transport.not_published(ConnectionError(f"the client does not send it ({sent.rc.name})"), UNAVAILABLE))
@@ -226,7 +226,7 @@ class MqttPublisher(transport.TargetPublisher):
 
 
 _PROPERTIES = {CORRELATION_ID: "CorrelationData", REPLY_TO: "ResponseTopic", CONTENT_TYPE: "ContentType"}
-"""The properties of a message of MQTT 5 that are headers."""
+"""The properties of a message of MQTT 5 that become headers."""
 
 
 def external_message(message: MQTTMessage) -> transport.ExternalMessage:

@@ -31,7 +31,7 @@ from ackstream.settings.connections import MqttConnection
 log = logging.getLogger(__name__)
 
 KEEPALIVE_SECONDS = 120
-"""Longer than reading may pause while messages are in flight."""
+"""More than the longest pause of reading while messages are in flight."""
 REJECTED: Final = 0x83
 """MQTT 5, implementation specific error: the receiver does not accept the message, now or later."""
 
@@ -45,7 +45,7 @@ _FAILURE = 0x80
 MAX_UNCONFIRMED = 20
 """Limit of published messages without a confirmation, unless the broker accepts fewer."""
 MAX_REPEATED = 3
-"""How many connections in a row may be lost with the same message alone in flight before it is reported."""
+"""Connections in a row that may be lost with the same message alone in flight before it is reported."""
 
 _NOT_CONFIRMED, BEHIND = (ReasonCode(PacketTypes.PUBACK, "Unspecified error") for _ in range(2))
 
@@ -64,9 +64,9 @@ paho_properties.readUTF = _read_text
 class Suspects:
     """Decides which messages are in flight together to a broker that may end the connection for one of them.
 
-    It names none. Those in flight when a connection is lost may have arrived; they are sent again, each alone. One with
-    which :data:`MAX_REPEATED` connections are lost then is refused. Later ones to its topic are alone from the start,
-    and refused with the first connection that is lost, until the broker accepts one.
+    The broker names none. Those in flight when a connection is lost may have arrived; they are sent again, each alone.
+    One with which :data:`MAX_REPEATED` connections are lost then is refused. Later ones to its topic are alone from the
+    start, and refused with the first connection that is lost, until the broker accepts one.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Suspects:
         self._refusing: Latest[str, None] = Latest(REMEMBERED)
         # connections lost in a row with the same message alone
         self._losses = 0
-        # the last number of messages together, and from what it follows: it is asked for once for each message
+        # the last result of together() and its inputs, cached because it is read once for each message
         self._together, self._found_for, self._changes = 0, (0, 0, 0), 0
 
     def together(self, messages: Collection[MQTTMessage], most: int) -> int:
@@ -122,7 +122,7 @@ class MqttClient(Client):
     """
 
     def __init__(self, connection: MqttConnection, name: str, *, persistent: bool, in_flight: int = 20) -> None:
-        """Create a client; the broker keeps its session if ``persistent``, and sends as many messages in MQTT 5."""
+        """Create a client; the broker keeps its session if ``persistent``; ``in_flight`` applies to MQTT 5 only."""
         self._five = connection.type == "mqtt-5"
         super().__init__(
             CallbackAPIVersion.VERSION2,
@@ -144,7 +144,7 @@ class MqttClient(Client):
         self._unconfirmed = MAX_UNCONFIRMED
         # how many messages were in flight, the oldest ones, when the last connection was lost
         self._suspects, self._in_flight = Suspects(), 0
-        # the id of the oldest message in flight, and since when it is that
+        # the id of the oldest message in flight, and the time since which it is the oldest
         self._oldest = 0, 0.0
         # whether the broker has accepted the present connection; changed only under the lock of published messages
         self._accepts = False
@@ -164,7 +164,7 @@ class MqttClient(Client):
 
     @property
     def alive(self) -> bool:
-        """Whether it is connected, or connects again: not if the broker refuses it."""
+        """Whether it is connected or reconnecting: not if the broker refuses it."""
         return self._thread is not None and (self._answer is None or not self._answer.is_failure)
 
     def join(self) -> None:
@@ -227,7 +227,7 @@ class MqttClient(Client):
             return super().reconnect()
         except OSError as error:
             if self._thread is not None:
-                # it connects again by itself, and paho keeps the reason
+                # it reconnects by itself, and paho keeps the reason
                 found = self._settings
                 log.warning("The connection %s cannot reach %s:%s: %s", found.id, found.host, found.port, error)
             raise
@@ -297,7 +297,7 @@ class MqttClient(Client):
 
     @property
     def _max_inflight_messages(self) -> int:
-        """How many messages may be in flight; paho reads it under the lock, with a new message among the others."""
+        """Maximum number of messages in flight; paho reads it under the lock, with a new message among the others."""
         return self._suspects.together(self._out_messages.values(), self._unconfirmed)
 
     @_max_inflight_messages.setter
@@ -316,7 +316,7 @@ class MqttClient(Client):
 
     def _lost(self, _client: Any, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
         if reason.is_failure:
-            log.warning("The connection %s lost its MQTT broker, and connects again: %s.", self._settings.id, reason)
+            log.warning("The connection %s lost its MQTT broker, and reconnects: %s.", self._settings.id, reason)
 
     def _resume(self) -> None:
         """Have paho send no more messages again than may be in flight; report those to a topic that is refused."""

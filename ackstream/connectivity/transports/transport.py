@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 CONNECTION_ID = "ditto-connection-id"
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of the messages that have arrived, are in flight, or wait to be published, beyond which none is read."""
+"""Maximum bytes of messages that have arrived, are in flight, or wait to be published; beyond it none is read."""
 CONNECT_SECONDS = 10.0
 """Maximum time for another system to accept a connection."""
 
@@ -44,7 +44,7 @@ class ExternalMessage(msgspec.Struct, frozen=True):
     identity: str
     headers: Mapping[str, str]
     payload: bytes
-    # why it cannot be read, if so: then ``payload`` has the bytes that arrived
+    # the reason if it cannot be read: then ``payload`` has the bytes that arrived
     unreadable: str = ""
     # its destination at the broker
     address: str = ""
@@ -114,7 +114,7 @@ class Published(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
     # the other system accepts nothing now: a signal whose requester is not informed is published again
     away: bool = False
-    # it is away, unless the message is at fault
+    # it is unavailable, unless the message is at fault
     doubtful: bool = False
     # it was not sent, since one before it to its address was not accepted
     unsent: bool = False
@@ -136,7 +136,7 @@ BEHIND = Published(UNAVAILABLE, raw("One before it was not accepted."), away=Tru
 
 def not_published(error: BaseException, status: int = INTERNAL_ERROR, *, away: bool | None = None) -> Published:
     """Return the result of a message that failed in the client; ``away`` unless the message is at fault (400)."""
-    # a message that is published again in vain is noticed, a dropped one is lost
+    # a message that is retried in vain is noticed, a dropped one is lost
     return Published(status, raw(failure(error)), away=status != BAD_REQUEST if away is None else away)
 
 
@@ -264,7 +264,7 @@ class MessageSource(Closing):
 
     @abstractmethod
     def _turn(self) -> None:
-        """Take and settle messages, again and again in the thread; raise ``AckstreamError`` to be opened again."""
+        """Take and settle messages; called repeatedly in the thread; raise ``AckstreamError`` to be reopened."""
 
     @abstractmethod
     def _disconnect(self) -> None:
