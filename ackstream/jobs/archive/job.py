@@ -34,12 +34,12 @@ from ackstream.spark.kafka import EARLIEST, source
 NAME = "archive"
 SOURCES = ("ledger", AUDIT)
 LARGEST = 256 * 1024 * 1024
-"""The driver writes a batch if no task has more than its even share of these bytes: its rows come with the summary.
-A cache between two passes takes longer, and so do tasks of Spark."""
+"""The driver writes a batch if no task exceeds its even share of these bytes: the rows come with the summary. A cache
+between two passes takes longer, as do Spark tasks."""
 
 PIECE = 4 * 1024 * 1024
-"""About so many bytes of records come to a worker at once and become one row, of which Spark holds a few copies. A
-worker goes through them once for each column: of 16 MB the processor's caches hold too little, a sixth of the time."""
+"""Approximate bytes of records that a worker turns into one row at once, of which Spark holds a few copies. A worker
+reads them once per column: 16 MB exceed the processor's caches, which costs a sixth of the time."""
 
 _SAME_ROW = " AND ".join(f"{name} <=> known_{name}" for name in KEY)
 
@@ -161,7 +161,7 @@ class Summary:
         self._found = found if self.whole else found.slice(0, 0)
 
     def rows(self, table: str) -> pa.Table:
-        """Return a table's rows, of which there are some, of a whole batch."""
+        """Return a table's rows of a whole batch, at least one."""
         parts = [pa.ipc.open_stream(part.as_buffer()).read_all() for part in self._found[table] if part.is_valid]
         return pa.concat_tables(parts)
 
@@ -194,7 +194,7 @@ class Written:
         self._ids: dict[str | None, list[pa.ChunkedArray]] = {}
 
     def found(self, query_id: str | None, newest: int) -> None:
-        """Remember the newest batch of a query that the table has, of whose rows nothing is known."""
+        """Remember the newest batch of a query in the table, whose rows are not known."""
         self.newest[query_id] = max(newest, self.newest.get(query_id, -1))
         self._ids.pop(query_id, None)
 

@@ -1,9 +1,9 @@
-"""Ledger records become rows: Python workers read them and lay them out in the tables' columns, in Arrow's format.
+"""Ledger records become rows: Python workers read them and write them in the tables' columns, in Arrow's format.
 
 Each part of a record is for the table of its kind, whose columns are its fields. A record of another release may lack
 fields that may be null, and have others. One that the decoder refuses becomes a dead letter with the reason. A worker
 turns some thousand records into one row: a summary, and for each table its rows in Arrow's stream format, which the JVM
-passes on as bytes. To parse the JSON in the JVM costs three times as much.
+passes on as bytes. Parsing the JSON in the JVM costs three times as much.
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ PART_OF = {
 """The part of a ledger record that a table's rows come from; ``acks`` is an array."""
 
 JSON_TEXTS = {"headers": False, "reply": False, "value": True, "payload": True}
-"""The texts that hold JSON, and whether any JSON is one: a string with its quotes, and null, too."""
+"""The texts that hold JSON, and whether any JSON counts as one: a string with its quotes, and null, too."""
 
 Record = Any
 """A ledger record: :data:`NAMES`, and a field for each part, ``None`` if it is absent. Parts have the columns of their
@@ -87,12 +87,12 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def read(value: bytes | None, topic: str, *, valid: bool) -> Record | str:
-    """Return the record, or why it is malformed; the ``topic`` decides its parts, as each topic has its own writers."""
+    """Return the record, or why it is malformed; the ``topic``, which has its own writers, decides its parts."""
     # ``valid``: the value is known to be UTF-8
     if value is None:
         return "it has no value"
     try:
-        # the decoder does not look into texts of JSON
+        # the decoder does not parse texts of JSON
         if not valid:
             str(value, "utf-8")
         record: Record = _decode(value)
@@ -125,7 +125,7 @@ _ARROW = pa.schema(
 )
 PROJECTED = from_arrow_schema(_ARROW)
 """Some thousand records: a summary by correlate's query, with an 8-byte hash of each record's identity; the rows of
-each table (null: none); and the bytes of all rows of the task so far."""
+each table (null: none); and the total bytes of the task's rows."""
 
 
 def parse(frame: DataFrame) -> DataFrame:
@@ -239,7 +239,7 @@ def _texts(name: str, values: Sequence[Raw | None]) -> pa.Array:
     found = pa.StringArray.from_buffers(len(texts), pa.py_buffer(starts), pa.py_buffer(b"".join(texts)), present)
     if JSON_TEXTS[name] or pc.all(pc.starts_with(found, "{")).as_py() is not False:
         return found
-    # of these a string is its content, as in other columns, and null is no text
+    # in these a string is its content, as in other columns, and null is not a text
     plain = [_decode_text(text) if text[:1] == b'"' else text for text in (bytes(one or b"null") for one in values)]
     return pa.array([None if text == b"null" else text for text in plain], pa.string())
 

@@ -27,7 +27,7 @@ from ackstream.protocol.record_headers import CANCEL
 
 COMMAND_TIMEOUT = "command.timeout"
 FOREIGN = "A response did not count: only the twin answers twin commands, and it answers no others."
-"""For the text of a later timeout."""
+"""Part of the text of a later timeout."""
 
 SINGLE = tuple((label,) for label in RESPONSE_LABELS.values())
 """A request for just one of these is answered with the plain response, or the plain error 408."""
@@ -80,11 +80,11 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """The effect of a record on an open request, which is unchanged; the accepted of ``received`` are added to it.
+    """The effect of a record on an open request, which is unchanged; the accepted ones of ``received`` are added to it.
 
     :ivar note: why a response does not count, for the text of a later timeout
     :ivar decide: decides the completed request; ``None``: it stays open
-    :ivar extended: the deadlines of labels whose parties have asked for more time
+    :ivar extended: the deadlines of labels whose parties requested more time
     """
 
     received: list[Disposed]
@@ -132,7 +132,7 @@ def may_cancel(pending: Pending, record: Record) -> bool:
 
 
 def cancel(pending: Pending) -> Decision:
-    """Decide a request that its requester has taken back."""
+    """Decide a request that its requester has cancelled."""
     return _refuse(pending, "cancelled", pending.missing, errors.request_cancelled(), read_text(pending.headers))
 
 
@@ -159,10 +159,10 @@ def acknowledge(pending: Pending, acks: list[Received], longest_ms: int) -> Appl
 
 
 def _reached(request: Request, arrived: Iterable[Received]) -> bool | None:
-    """Return whether the quorum of a request is reached (``False``: never); ``None``: it is open, or there is none."""
+    """Return whether the quorum of a request is reached (``False``: never); ``None``: open, or no quorum."""
     if request.quorum is None:
         return None
-    # a weak one says nothing of the party
+    # a weak one is not from the party itself
     positive = {ack.label or "": is_success(ack.status) and not ack.weak for ack in arrived}
     return quorum_reached(request.quorum, request.awaited, positive)
 
@@ -219,7 +219,7 @@ def amend(pending: Pending, decide: Decide, at: int) -> Amended | None:
 
 
 def update(pending: Pending, acks: Sequence[Received], limit: int) -> bytes | None:
-    """Write acknowledgements of different labels, shortened as in a reply; ``None``: above ``limit`` bytes even so."""
+    """Write acknowledgements of different labels, shortened as in a reply; ``None``: still above ``limit`` bytes."""
     _, text = _write(pending, acks, PROCESSING)
     if len(text) > limit:
         _, text = _write(pending, _left_out(pending, acks, len(text) - limit), PROCESSING)

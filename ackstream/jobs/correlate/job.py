@@ -109,12 +109,12 @@ JOB = Job(
 def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> DataFrame:
     """Project Kafka rows to the operator's input."""
     spark, text = stream.sparkSession, spark_kafka.json_text()
-    # most records have no header but the correlation-id: to look for others is interpreted, header by header
+    # most records have no header but the correlation-id: the search for others is interpreted, header by header
     first = F.get("headers", F.lit(0))
     alone = (F.size("headers") == 1) & (first["key"] == record_headers.CORRELATION_ID) & (F.length(first["value"]) > 0)
     # the correlation-id has a column of its own
     others = F.exists("headers", lambda each: each["key"] != record_headers.CORRELATION_ID)
-    # few expressions: a batch plans them anew, at about 2 ms each
+    # few expressions: each batch plans them again, at about 2 ms each
     # bytes that are not UTF-8 become U+FFFD: Arrow cannot hand them to Python
     correlation_id = F.make_valid_utf8(
         F.coalesce(
@@ -167,7 +167,7 @@ def records(stream: DataFrame, settings: Settings, topics: CorrelateTopics) -> D
             "hash",
             F.coalesce("correlation_id", F.when(signal, coordinates)).alias("correlation_id"),
             "key",
-            # of a value over the limit only as much goes on as its dead letter keeps
+            # a value over the limit is cut to the length that its dead letter keeps
             F.when(F.length("value") > settings.correlate.max_value_bytes, F.substring("value", 1, DEAD_LETTER_BYTES))
             .otherwise(F.col("value"))
             .alias("value"),
@@ -196,7 +196,7 @@ def correlate(
     topics = correlate_topics.with_present_topics(topics, kafka, limits)
     writer = Writer(topics, batch.query_id, batch.batch_id)
     store = aside.store(batch.key, batch.batch_id)
-    # of a broker whose clock was set back a request would be over before an answer could arrive
+    # of a broker whose clock was set back a request would end before an answer could arrive
     passed = batch.watermark - (slack_ms if limits.refuse_undeclared else 0)
     with batch.restored(CorrelateShard(limits, topics, writer, slack_ms, store)) as shard:
         share = Share[state.Record]()

@@ -24,7 +24,7 @@ from ackstream.spark.pieces import Numbers, PieceEntry, PieceStore
 from ackstream.spark.records import Share, Shelf, Shelved
 
 HOT_BYTES = 256 * 1024
-"""The most bytes of open requests in the state of a shard, which each batch takes up as a whole."""
+"""Maximum bytes of open requests in the state of a shard, all of which each batch loads."""
 FEW = 2_000
 """Up to this many are decoded to find the oldest one, in 2 ms; :data:`HOT_BYTES` has about a thousand."""
 TOUCHED_BYTES = 1024
@@ -52,7 +52,7 @@ class PendingRequests:
         return self._shelf.dump(self._limit)
 
     def put_aside(self) -> None:
-        """Put aside the requests that were idle longest, during a batch."""
+        """Move the requests that were idle longest to pieces, during a batch."""
         self._shelf.trim(self._limit)
 
     @property
@@ -73,7 +73,7 @@ class PendingRequests:
     def match(
         self, record: Record, claimed: int, end: Callable[[Pending], int], hold_ms: int
     ) -> Pending | Literal["held", "later", "late", "orphan", "unrequested"]:
-        """Return the request of the opened hash that an answer is for, or why it does not count.
+        """Return the request of the opened hash that an answer is for, or the reason why it does not count.
 
         ``held``: its request may follow; ``later``: it is late, and may amend the open request once that has timed out.
 
@@ -126,7 +126,7 @@ class PendingRequests:
 
     @property
     def next_deadline(self) -> int | None:
-        """No request has an earlier deadline (epoch milliseconds), as of :meth:`dump`; ``None``: no request is open."""
+        """A lower bound of the deadlines (epoch milliseconds), as of :meth:`dump`; ``None``: no request is open."""
         return self._shelf.next_time
 
     @property
@@ -166,7 +166,7 @@ class TimedOutRequests:
     def keep(self, request: Pending, end: int) -> Amended | None:
         """Keep a request; until its end each label may answer as if its deadline had not passed."""
         extended = dict.fromkeys(request.request.awaited, end)
-        # an error that ended the wait is no answer
+        # an error that ended the wait is not an answer
         received = [one for one in request.received if one.label is not None]
         kept = replace(request, received=received, extended=extended, deadline=end, successors=[], late=[])
         for late in sorted(request.late, key=attrgetter("timestamp", "partition", "offset")):
@@ -248,7 +248,7 @@ class UndeclaredAnswers:
                 yield entry.body
 
     def judge(self, key: str, labels: Iterable[str | None], time: int) -> Literal["undeclared", "waiting"] | None:
-        """Return why an answer with these labels does not count now."""
+        """Return the reason why an answer with these labels does not count now."""
         # later answers wait behind one that waits: which of them count must not depend on when a declaration is read
         if key in self._waiting:
             return "waiting"

@@ -45,7 +45,7 @@ class InvalidRequestError(Exception):
 class AckReading(msgspec.Struct, frozen=True):
     """An answer of a subscriber or of the twin.
 
-    ``received`` has the entries of an acknowledgement; of a response or an error one, by its channel, and ``envelope``.
+    ``received`` has the entries of an acknowledgement, or one for a response or an error, which has ``envelope``.
     """
 
     correlation_id: str
@@ -93,7 +93,7 @@ class RecordReader:
         request, repeated, channel, named, content, sender = found
         signal_id = ledger.reply_id(key, *coordinates)
         if sender and topic is None and not record.headers:
-            # in lower case, and without a signature, as nearly always
+            # in lower case and without a signature, as nearly always
             del named[ORIGINATOR]
         elif sender:
             named = believed(
@@ -202,7 +202,7 @@ class RecordReader:
 
     def _refusal(self, request: Request) -> DittoError | None:
         if request.kind == "smartQuery":
-            why = "The gateway decides which channel answers; elsewhere ask the twin with a condition first."
+            why = "The gateway decides which channel answers; elsewhere query the twin with a condition first."
             return errors.not_available(f"The header '{LIVE_CHANNEL_CONDITION}'", why)
         if len(request.awaited) <= self._limits.max_labels:
             return None

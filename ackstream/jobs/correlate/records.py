@@ -93,7 +93,7 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
 
 
 class Writer:
-    """Turns decisions into emissions, in the order they are made."""
+    """Turns decisions into emissions, in order."""
 
     def __init__(self, topics: CorrelateTopics, query_id: str, batch_id: int) -> None:
         """Write for one call of the operator; query and batch mark each ledger record."""
@@ -111,7 +111,7 @@ class Writer:
     def take(self) -> list[Emission]:
         """Return the emissions so far, and forget them."""
         taken = self.emissions.copy()
-        # the net around a record knows this list
+        # guarded() rolls this list back
         self.emissions.clear()
         self.size = 0
         return taken
@@ -132,7 +132,7 @@ class Writer:
             decided_at, decided_at - started, pending.reply_id, topic, UNSET if reply is None else Raw(reply),
             decided.unneeded, 2 if amended else None,
         )  # fmt: skip
-        # those of a request that is amended have their rows
+        # those of an amended request already have their rows
         acks = [] if amended else [self._ack(key, received, "accepted", started) for received in pending.received]
         if reply is not None:
             self._reply(outcome, reply, partition, pending.spring_correlation, record_headers.trace_of(pending.headers))
@@ -201,7 +201,7 @@ class Writer:
     def unused(
         self, correlation_id: str, entries: list[Disposed], pending: Pending | None, note: str | None = None
     ) -> None:
-        """Record acknowledgements that were not accepted: with a latency if their request is known; ``note``: why."""
+        """Record acknowledgements that were not accepted, with a latency if their request is known; ``note``: why."""
         started = None if pending is None else pending.started_at
         for received, disposition in entries:
             if disposition != "accepted":

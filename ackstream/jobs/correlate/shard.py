@@ -3,7 +3,7 @@
 Pure: records and a watermark in, emissions out. The law it keeps: for the same order of records in each partition,
 decisions do not depend on where batches are cut, nor on the order in which partitions are read, as long as the
 watermark never passes the timestamp of an unread record: acknowledgements wait for their request, a record counts by
-its own timestamp, and only the watermark lets time pass. No record stops it (:func:`~ackstream.spark.records.guarded`).
+its own timestamp, and only the watermark advances time. No record stops it (:func:`~ackstream.spark.records.guarded`).
 """
 
 import logging
@@ -86,14 +86,14 @@ class CorrelateShard:
         return state.STATE_VERSION, state.encode(known)
 
     def _put_aside(self) -> None:
-        """Put aside during a batch all that is more than a state may have."""
+        """Move to pieces, during a batch, the entries beyond the limit of a state."""
         self._pending.put_aside()
         for shelf in self._shelves:
             shelf.trim(HOT_BYTES)
 
     @property
     def next_timeout(self) -> int | None:
-        """The earliest time (epoch milliseconds) that changes something once the watermark passes it."""
+        """The earliest time (epoch milliseconds) at which the watermark causes a change."""
         times = (self._pending.next_deadline, *(shelf.next_time for shelf in self._shelves))
         return min((time + self._slack_ms for time in times if time is not None), default=None)
 
@@ -125,7 +125,7 @@ class CorrelateShard:
             self._pending.look_up(hashes)
             self._held.look_up(hashes)
             self._timed_out.shelf.look_up(hashes)
-            # hash by hash: all about a request is done before the next one displaces it from the processor's caches
+            # hash by hash: a request is finished before the next one displaces it from the processor's caches
             for found, own in groups.items():
                 self._claimed = decided.get(found, _NEVER)
                 self._pending.open(found)
@@ -167,7 +167,7 @@ class CorrelateShard:
 
     def _refuse(self, record: Record | Pending, error: Exception) -> None:
         if isinstance(record, Pending):
-            # it has got an answer in any case
+            # it was answered in any case
             raise error
         self._writer.fail(record, error, self._reader.address(record)[0])
 
@@ -204,7 +204,7 @@ class CorrelateShard:
                 self._following.append((self._early(key, held), partial(self._process, early=True)))
 
     def _cancel(self, record: Record) -> None:
-        """End the wait of a request that its requester takes back; one that it does not fit is recorded."""
+        """End a request that its requester cancels; a cancellation that fits none is recorded."""
         check_id(record)
         pending, identity = self._pending.opened.get(record.correlation_id), record.headers[CANCEL].decode()
         if pending is not None and pending.reply_id != identity and pending.successors:
@@ -247,7 +247,7 @@ class CorrelateShard:
         """Count an answer for its request, which it may complete."""
         applied = decision.apply(pending, reading, record, self._limits.max_timeout)
         self._writer.unused(reading.correlation_id, applied.received, pending, applied.note)
-        # nothing fails from here on
+        # no step fails from here on
         decide = decision.count(pending, applied)
         if pending.request.progress and pending.request.response_required:
             for received, found in applied.received:
@@ -261,7 +261,7 @@ class CorrelateShard:
             self._close(pending, decide, max(record.timestamp, pending.started_at))
 
     def _barred(self, reading: AckReading, record: Record) -> Barred | None:
-        """Return why an answer does not count for any request; ``waiting``: the declaration of its label may follow."""
+        """Return why an answer counts for no request; ``waiting``: the declaration of its label may follow."""
         if record.source == state.TWIN_ACKS and REPLY_ID not in record.headers:
             # the twin reports an error even if its command awaits nothing
             return "unrequested"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 SIGNALS, ACKS, TWIN_ACKS, DECLARATIONS = range(4)
 """The topic that a record came from."""
 OWN, LARGEST_NUMBER = 4, 0x0FFF_FFFF
-"""The number of these, and the largest number of a topic of an application: a hash of its name. Its records count as
-those of ``signals`` or ``acks``, with a source that is ``OWN * number`` higher."""
+"""The number of the service's topics, and the largest number of a topic of an application: a hash of its name. Its
+records count as those of ``signals`` or ``acks``, with a source that is ``OWN * number`` higher."""
 
 STATE_VERSION = 8
 OLDEST_VERSION = 6
@@ -88,7 +88,7 @@ class Received(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def of(cls, record: Record, ack: AckText, index: int = 0, codec: str | None = None, extend: int = 0) -> Received:
         """Combine an acknowledgement with the coordinates of its record."""
         data = None if ack.payload is msgspec.UNSET else bytes(ack.payload)
-        # a starred call would cost as much as all else here
+        # a starred call would double the cost
         at, partition, offset = record.timestamp, record.partition, record.offset
         own = (record.source, record.topic, codec, extend)
         return cls(ack.label, ack.status, data, ack.headers, at, partition, offset, index, ack.weak, *own)
@@ -118,11 +118,11 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
     # records that are read again when this one is decided: of a later request with the same correlation-id, and late
     # responses to one that may be amended
     successors: list[Record] = []
-    # the request's headers that an aggregate repeats, as JSON text; the request keeps its correlation-id alone
+    # the request's headers that an aggregate repeats, as JSON text; the request keeps only its correlation-id
     headers: bytes = b"{}"
     # of the reply topic; None: any
     reply_partition: int | None = None
-    # deadlines of labels whose parties have asked for more time; ``deadline`` is the latest of those that are missing
+    # deadlines of labels whose parties requested more time; ``deadline`` is the latest of those that are missing
     extended: dict[str, int] = {}
     # the topic of its record
     source: int = SIGNALS
@@ -155,7 +155,7 @@ class Pending(msgspec.Struct, array_like=True, gc=False):
 
 
 class PendingHead(msgspec.Struct, array_like=True):
-    """The first fields of an open request: all that has to be decoded of one that nothing concerns."""
+    """The first fields of an open request: the only ones decoded unless a record concerns it."""
 
     correlation_id: str
     hash: int

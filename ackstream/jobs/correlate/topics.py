@@ -41,8 +41,8 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
 
     ``reply_topics``: present topics that a request may choose, with their limits; ``partitions``: their numbers of
     partitions; ``record_bytes``: limit of the topics that the job writes; ``originator_key`` signs who sent a signal.
-    ``requests``, ``answers``: the further topics whose records may ask, or answer; their names have no prefix.
-    Choices are judged by the settings alone: a batch replayed after a topic was deleted decides the same.
+    ``requests``, ``answers``: the further topics of requests and of answers, without prefix.
+    Choices are judged only by the settings: a batch replayed after a topic was deleted decides the same.
     """
 
     signals: str = "signals"
@@ -63,7 +63,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
     def of(
         cls, settings: Settings, limits: Mapping[str, int], partitions: Mapping[str, int], further: Iterable[str] = ()
     ) -> CorrelateTopics:
-        """Derive the topics from the settings and those on the broker; ``further``: real, of :func:`further_topics`."""
+        """Derive the topics from the settings and those on the broker; ``further``: of :func:`further_topics`."""
         topic, asked, further = settings.kafka.topic, settings.correlate, list(further)
         replies, ledger, dead_letters = own = [topic(name) for name in LIMITED]
         smallest = min([BUFFER_BYTES, *[limits.get(name, MAX_RECORD_BYTES) for name in own]])
@@ -84,7 +84,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
         return self.record_bytes - OVERHEAD_BYTES
 
     def destination(self, topic: str, partition: int | None, size: int) -> Destination:
-        """Return where a reply of ``size`` bytes goes: as chosen, else to any partition, or to ``replies``."""
+        """Return the destination of a reply of ``size`` bytes: as chosen, else any partition, or ``replies``."""
         if topic != self.replies and size + OVERHEAD_BYTES > self.reply_topics.get(topic, 0):
             return self.replies, None
         # a re-created topic may have fewer
@@ -92,7 +92,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
 
 
 def check_patterns(_spark: object, settings: Settings) -> None:
-    """Refuse patterns that match a topic of the system (SettingsError), but for replies in that of replies."""
+    """Refuse patterns that match a topic of the system (SettingsError); reply topics may match ``replies``."""
     own, replies = system_topics(settings.kafka), settings.kafka.topic("replies")
     for key in ("reply_topics", "request_topics", "ack_topics"):
         for pattern in getattr(settings.correlate, key):

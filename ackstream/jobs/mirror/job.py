@@ -1,7 +1,7 @@
 """The mirror of a destination: all rows of the table ``messages`` go to that of another lake, each once.
 
 The destination's newest batch is its position, as batches are copied whole and in order: no checkpoint could be lost,
-compaction of either table does no harm, and rows appended before a crash are not written again. An append is a
+compaction of either table is harmless, and rows appended before a crash are not written again. An append is a
 transaction with its last batch as the version, refused if the table has a later one: a second mirror adds nothing.
 """
 
@@ -98,7 +98,7 @@ class Mirror:
         tables.create(spark, self._there, [TABLE])
         self._claim()
         self.last = self._position()
-        """The batch up to which the destination has everything; -1: none."""
+        """The batch up to which the destination is complete; -1: none."""
         self._tail = Tail(spark, self._here)
 
     def copy(self) -> bool:

@@ -19,12 +19,12 @@ from ackstream.protocol.messages import MAX_NUMBER, NO_BATCH, CommandAck
 from ackstream.settings import Destination
 
 LACKING_MS, MAX_LACKING = 1_000, 10_000
-"""How exactly at most (a tenth of the ages in the settings), and of how many batches, is known since when a destination
-lacks them: it may be away for weeks."""
+"""The coarsest resolution (at most a tenth of the ages in the settings) and the maximum number of the times since which
+a destination lacks batches: it may be unavailable for weeks."""
 
 
 class DestinationChange(NamedTuple):
-    """A destination is no longer waited for, or is again; it has everything up to ``batch``."""
+    """A destination is no longer waited for, or is again; it is complete up to ``batch``."""
 
     destination: str
     batch: int
@@ -104,7 +104,7 @@ class Backlog:
             return
         lacking.append((batch, now))
         if len(lacking) > MAX_LACKING:
-            # how long something is lacked is needed exactly as long as that is little
+            # the exact age of a missing batch matters only while it is small
             old = [lacking.popleft() for _ in range(MAX_LACKING // 2)]
             lacking.extendleft((last, since) for (_, since), (last, _) in zip(old[-2::-2], old[::-2], strict=True))
 
@@ -161,7 +161,7 @@ class Backlog:
 
 
 class BatchAcks(NamedTuple):
-    """The acks of a publisher in a batch, and how it wants them: within ``conflation`` milliseconds, or at once."""
+    """The acks of a publisher in a batch, due within ``conflation`` milliseconds, or at once."""
 
     client: str
     acks: Sequence[CommandAck]
@@ -169,7 +169,7 @@ class BatchAcks(NamedTuple):
     window: int = 0
     """The publisher's, with an ack for each third of it; 0: it has none."""
     urgent: bool = False
-    """Send them with the next :meth:`AckPacing.take`; an ack that is not merged always is."""
+    """Send them with the next :meth:`AckPacing.take`, as always an ack that is not merged."""
 
 
 class PacedAck(NamedTuple):
@@ -188,7 +188,7 @@ class _Waiting:
     acks: list[PacedAck] = field(default_factory=list)
     ready: int = 0
     count: int = 0
-    """How many numbers have been decided since the last third of a window."""
+    """Numbers that were decided since the last third of a window."""
 
 
 class AckPacing:
@@ -212,7 +212,7 @@ class AckPacing:
         """Return, once, the acks to send now."""
         found: list[PacedAck] = []
         for client, waiting in list(self._waiting.items()):
-            # later ones have waited less, unless the publisher asked for a shorter interval since
+            # later ones have waited less, unless the publisher has since requested a shorter interval
             overdue = next((at for at in range(len(waiting.acks), 0, -1) if waiting.acks[at - 1].due <= now), 0)
             sent = max(overdue, waiting.ready)
             found += waiting.acks[:sent]
@@ -256,7 +256,7 @@ def _thirds(waiting: _Waiting, ack: CommandAck, window: int) -> Iterator[Command
 
 
 def _append(waiting: _Waiting, paced: PacedAck) -> None:
-    """Add an ack; a success that goes on where the last one ends becomes one with it."""
+    """Add an ack; a success that continues the last one is merged with it."""
     if len(waiting.acks) > waiting.ready:
         last = waiting.acks[-1]
         one, other = last.ack, paced.ack

@@ -128,7 +128,7 @@ class Conflation:
         withdrawn: Iterable[Interval],
         single: Mapping[int, str],
     ) -> None:
-        """Continue with the result of ``beyond``; the failures of its numbers are known."""
+        """Continue with the result of ``beyond``, the failures of whose numbers are known."""
         for first, last in held:
             self._add(first, last)
         self._asked.merge(asked)
@@ -219,7 +219,7 @@ class Conflation:
             del self._failed[seq]
 
     def skip(self, expected: int) -> None:
-        """Stop acknowledging below a number behind the watermark: undecided numbers there will never arrive."""
+        """Stop acknowledging below a number after the watermark: undecided numbers there will never arrive."""
         for first, last in self._decided.missing(self._decided.start, expected - 1):
             self._add(first, last)
             self.absent.add(first, last)

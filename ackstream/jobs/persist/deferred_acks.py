@@ -1,8 +1,8 @@
-"""Acks about durability on their way: until the sync destinations have the messages, until their publisher is due.
+"""Acks about durability wait until the sync destinations have the messages, and until their publisher is due.
 
 The acks of a batch are in its rows of the table ``publishers``, so they survive the process, and a destination that is
-silent for hours fills no memory: only some of those that wait are here too. The column ``told`` of a row is the batch
-up to which acks had been sent when it was written; later ones are sent again after a crash, perhaps merged differently.
+silent for hours does not fill memory: only some waiting acks are here too. The column ``told`` of a row is the batch up
+to which acks had been sent when it was written; later ones are sent again after a crash, perhaps merged differently.
 """
 
 import logging
@@ -42,13 +42,13 @@ SEND_SECONDS = 30.0
 BATCHES_AT_ONCE = 200
 """The acks of this many batches are read from the table at a time."""
 MAX_ACKS_HELD = 10_000
-"""How many acks that wait are in memory at most: reading the table for each batch takes half a second of a core."""
+"""Maximum number of waiting acks in memory: reading the table for each batch takes half a second of a core."""
 
 _decode = msgspec.json.Decoder(list[CommandAck]).decode
 
 
 class DeferredAcks:
-    """Sends the acks of committed batches: those of a publisher in order, and none before it is due."""
+    """Sends the acks of committed batches: in order for each publisher, and none before it is due."""
 
     def __init__(self, spark: SparkSession, settings: Settings, last: Planned | None) -> None:
         """Restore the acks that waited; ``last``: the newest planned batch. StartError: a table has another schema."""
@@ -78,9 +78,9 @@ class DeferredAcks:
         )
         self._restored = written
         self._held: dict[int, list[BatchAcks]] = {}
-        """The acks of batches that wait, of those that there was room for."""
+        """The acks of waiting batches, as far as there was room."""
         self._urgent: dict[int, set[str]] = {}
-        """Who wants those of the others at once."""
+        """Clients that want the acks of the other batches at once."""
         self._pacing = AckPacing()
         self._outgoing: list[PacedAck] = []
         self._lock, self._sending = threading.Lock(), threading.Lock()
@@ -89,7 +89,7 @@ class DeferredAcks:
         self._changes: list[DestinationChange] = []
         if sync:
             tables.create(spark, settings.lake, ("destinations",))
-            # those that were not waited for at the end of the last run
+            # the destinations that acks did not wait for at the end of the last run
             modes = tables.read(spark, settings.lake, "destinations").groupBy("destination")
             found = modes.agg(F.max_by("mode", "changed_at").alias("mode")).where("mode = 'async'").collect()
             self._changes = [
@@ -111,7 +111,7 @@ class DeferredAcks:
         self, batch: int, acks: Mapping[str, Sequence[CommandAck]], result: PersistResult, *, stored: bool, began: int
     ) -> None:
         """Take over the acks (by client, in order) of a batch that is in the tables, and send those that are due."""
-        # ``stored``: whether it added messages; ``began``: the time of its beginning, in monotonic milliseconds
+        # ``stored``: whether it added messages; ``began``: its start, in monotonic milliseconds
         with self._lock:
             states, urgent = result.changed, result.urgent
             own = [
@@ -197,7 +197,7 @@ class DeferredAcks:
         self._release(monotonic_ms())
 
     def _catch_up(self) -> None:
-        """Take over the acks of the batches that wait no more, or of the first ones of them."""
+        """Take over the acks of batches that no longer wait, or of the first of them."""
         with self._lock:
             ready = self._backlog.ready(BATCHES_AT_ONCE)
         if not ready:

@@ -131,7 +131,7 @@ def _by_client(
         else:
             nameless += wire.members(item)
     if nameless:
-        # under the empty name it is only noted which of them were read
+        # the state of the empty name only notes which of them were read
         clients[""] = sorted(nameless, key=attrgetter("partition", "offset"))
     return clients, newest
 

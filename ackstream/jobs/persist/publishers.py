@@ -33,7 +33,7 @@ class PublisherBatch:
     def __init__(
         self, client: str, state: PublisherState | None, admission: Admission, floor_ms: int, newest: int
     ) -> None:
-        """Start from ``state`` (``None``: unknown publisher); ``newest``: the batch's newest timestamp, of all."""
+        """Start from ``state`` (``None``: unknown publisher); ``newest``: the newest timestamp of the batch."""
         self.rejected: list[RejectedRecord] = []
         self.acks: list[CommandAck] = []
         self.urgent = False
@@ -181,7 +181,7 @@ class PublisherBatch:
         elif self._is_over(message.session):
             reason = SESSION_OVER
         elif not self._known and "persisted" not in asked and first <= max(self._state.begins, 1):
-            # nothing was received yet: there is no hole, the numbers begin behind these
+            # nothing was received yet: there is no hole, the numbers begin after these
             self._state.begins = last + 1
         else:
             self._open(first)
@@ -215,7 +215,7 @@ class PublisherBatch:
             self._known = True
             self._expect(begins or seq)
         elif begins > self._conflation.watermark + 1:
-            # the publisher has nothing below: there is no hole to wait for
+            # the publisher has no lower number: there is no hole to wait for
             self._conflation.skip(begins)
 
     def _count_day(self, timestamp: int) -> None:
@@ -227,9 +227,9 @@ class PublisherBatch:
         self.rejected.append(RejectedRecord(message.partition, message.offset, reason))
 
     def _log_on(self, message: MessageMetadata, asked: frozenset[str]) -> None:
-        """Begin a session: report how far its messages are known, and repeat the rejections of those it still keeps."""
+        """Begin a session: report the last known message, and repeat the rejections of those it still keeps."""
         # A publisher that continues with a higher number learns of the gap and may give up: only its next message skips
-        # it. One that keeps nothing cannot fill a hole: it is skipped at once; the session begins behind everything.
+        # it. One that keeps nothing cannot fill a hole, which is skipped at once; the session begins after all numbers.
         # that it is processed is reported below, asked or not
         self._send(messages.opening(ClientCommand("logon", message.cid, asked & {"received"}), None))
         # the decided ones are still for the session before

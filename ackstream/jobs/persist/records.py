@@ -29,7 +29,7 @@ DAY_MS = 86_400_000
 NUMBER = r"^(\d{1,18}|[1-8]\d{18})$"
 """Matches only numbers that certainly fit 64 bits."""
 SHORT_BYTES, LONG_BYTES = 64, MAX_TOPIC_BYTES
-"""Maximum bytes of a header; one more is read, so that a longer header is no valid number, name or topic. The driver
+"""Maximum bytes of a header; one more is read, so that a longer header is not a valid number, name or topic. The driver
 gets the headers of a whole batch, and answers repeat a command id."""
 _SHORT = {"seq", "command", "ack", "ttl", "first", "conflation", "window", "immediately"}
 
@@ -65,7 +65,7 @@ HEADER_COLUMNS = {field.name: field.encode_name for field in msgspec.structs.fie
 
 
 class MessageRun(NamedTuple):
-    """Messages of one client with consecutive numbers that differ in nothing else that matters; sizes are in bytes."""
+    """Messages of one client with consecutive numbers and otherwise equal metadata; sizes are in bytes."""
 
     first: MessageMetadata
     numbers: range
@@ -208,7 +208,7 @@ def is_durability_ack(ack: CommandAck) -> bool:
 
 
 def state_name(client: str | None) -> str:
-    """Return the name of the state in which a record is noted: records without a client, or a valid one, share one."""
+    """Return the name of the state that notes a record: records without a client, or with an invalid one, share one."""
     return client if client and len(client) <= MAX_CLIENT_CHARACTERS else ""
 
 

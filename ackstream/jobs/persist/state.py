@@ -15,7 +15,7 @@ from ackstream.protocol.intervals import Interval
 from ackstream.settings import Settings
 
 MAX_CONFLATION_MS = 60_000
-"""The longest interval that is granted: acks that wait are sent again after a crash, so they must not wait for ever."""
+"""The longest interval that is granted: acks that wait are sent again after a crash, so they must not wait forever."""
 
 
 class PublisherState(msgspec.Struct):
@@ -27,12 +27,12 @@ class PublisherState(msgspec.Struct):
         those ``asked`` have a requested acknowledgement, those ``withdrawn`` will never arrive
     :ivar refused: reasons of rejections, by number; up to ``unknown_through`` some may have been forgotten
     :ivar flushes: pending flush commands: the number each waits for, and its command id; ``completing`` are the ids of
-        those that asked for ``completed``, too
+        those that requested ``completed``, too
     :ivar stored: bytes stored on the UTC ``day``, counted from 1970
     :ivar session: that of the newest logon, empty if it named none; it ``began`` in epoch milliseconds
-    :ivar superseded: those before it, of which no message is accepted any more
+    :ivar superseded: earlier ones, whose messages are no longer accepted
     :ivar read: by partition: the last record that was read, its offset and the latest timestamp
-    :ivar conflation: the interval of its merged acks, in milliseconds, as its last logon asked for
+    :ivar conflation: the interval of its merged acks, in milliseconds, as requested by its last logon
     :ivar window: its publish window, in messages; 0: its logon named none
     :ivar single: of ``held``: numbers whose ack is not merged, with their command ids
     :ivar takeovers: by change of the store, the newest last: the store (empty: none), the session that began with it,
@@ -65,7 +65,7 @@ class PublisherState(msgspec.Struct):
 
     def was_read(self, partition: int, offset: int, timestamp: int) -> bool:
         """Return whether a record was read before, as all are that a new checkpoint begins with: it has its answer."""
-        # a topic that was made anew has the same offsets again, but not the same times
+        # a re-created topic has the same offsets again, but not the same times
         last, newest = self.read.get(partition, (-1, -1))
         return offset <= last and timestamp <= newest
 
@@ -95,7 +95,7 @@ class PublisherState(msgspec.Struct):
             self.takeovers = [*self.takeovers, (name, self.session, watermark)][-rules.MAX_SESSIONS :]
 
     def agree(self, conflation: str | None, window: str | None, floor_ms: int) -> int | None:
-        """Take over the interval and the window that a logon names; return the interval in force if it changes."""
+        """Apply the interval and the window that a logon names; return the interval in force if it changes."""
         # ``floor_ms`` is the shortest interval
         wanted = read_duration(conflation or "")
         self.conflation = rules.CONFLATION_MS if wanted is None else min(wanted, MAX_CONFLATION_MS)
@@ -112,7 +112,7 @@ TABLES = ("publishers", "messages")
 """The tables of persist, which number their batches alike."""
 
 DAYS_IN_MEMORY = 1
-"""A publisher that stored nothing today or as many days before is forgotten, until it sends again: the table has it."""
+"""A publisher that stored nothing today or for this many days before is forgotten until it sends again."""
 
 _decode = msgspec.json.Decoder(PublisherState).decode
 
@@ -144,7 +144,7 @@ class StoredStates:
         self._whole = own | (batch < (last + 1 if newest >= last else last))
 
     def before(self, batch_id: int, clients: Iterable[str] | None = None) -> dict[str, PublisherState]:
-        """Return the states before a batch of this query; ``clients`` ``None``: all that stored something of late."""
+        """Return the states before a batch of this query; ``clients`` ``None``: all with recently stored messages."""
         rows = tables.read(self._spark, self._lake, "publishers").where(self._whole)
         rows = rows.where(F.col("batch") < self.first + batch_id)
         if clients is not None:

@@ -50,7 +50,7 @@ MAX_INSTRUCTIONS: Final = 2_000
 MAX_STEPS: Final = 10_000_000
 """Instructions times bytes: 50 ms at worst. A search that would take more steps matches nothing."""
 _MAX_MEMORY: Final = 1 << 20
-"""Bytes of the states that an expression keeps; many may be in use at a time."""
+"""Bytes of the states that an expression keeps; many expressions may be in use at a time."""
 _SHOWN = 60
 """Characters of a filter that a sentence repeats."""
 
@@ -104,7 +104,7 @@ def _calculation(name: str, *arguments: Expression) -> Calculation:
 
 
 def _counted(parts: Sequence[Expression]) -> int:
-    # checked at each step: a part that is evaluated twice counts twice, which doubles with each level of nesting
+    # checked at each step: a part that is evaluated twice counts twice, so nesting doubles the size per level
     nodes = 1 + sum(part.nodes for part in parts)
     if nodes > MAX_NODES:
         raise FilterSyntaxError(

@@ -57,7 +57,7 @@ def read_filter(text: str) -> amps_filters.AmpsFilter | Node:
 
 
 def fits_filter(tree: Node, text: str | None) -> bool:
-    """Return whether a message matches RQL; one that is no JSON object, fails, or takes too much effort does not."""
+    """Return whether a message matches RQL; one that is not a JSON object, fails, or takes too much effort does not."""
     try:
         return matches(tree, {_TOP: _decode_object(text or "")}, effort=Effort())
     except Exception:  # noqa: BLE001 - one message would stop the results of all clients, at every start

@@ -82,7 +82,7 @@ class QueryFold:
         self._state: QueryState | None = None
         self._tail: Tail | None = None
         self._first = self._known = self._newest = self._stored = self._rows = self._read_until = 0
-        # whether persist has reported growth of the log since the last look at the table, which has its position
+        # whether persist has reported growth of the log since the last read of the table, which has its position
         self._told = True
 
     def write(self, frame: DataFrame, batch_id: int, query_id: str) -> None:
@@ -98,7 +98,7 @@ class QueryFold:
         asked, dead = read_queries(spark, [record for record in records if record.topic == kafka.topic("queries")])
         state = self._state or QueryState()
         self._told |= any(record.topic == kafka.topic("stored") for record in records)
-        # looked up for someone alone: it costs 0.1 to 0.4 s
+        # looked up only if a client needs it: it costs 0.1 to 0.4 s
         if not replayed and self._told and (asked or state.subscriptions):
             # the last batch that persist has committed
             committed = tables.transactions(spark, self._settings.lake, messages.TABLE).values()
@@ -108,7 +108,7 @@ class QueryFold:
         times.insert(0, self._read_until)
         self._read_until = max(times)
         plan.deliver(asked, times)
-        # a replayed batch may deliver otherwise; its commands see and delete at the same steps
+        # a replayed batch may deliver differently; its commands see and delete at the same steps
         start = Moment(batch, -len(plan.steps))
         for request in asked:
             run(plan, request, self._settings)
@@ -186,7 +186,7 @@ class QueryFold:
         return bool(own)
 
     def _objection(self, subscription: LogSubscription) -> str | None:
-        """Return why a subscription must not go on by the settings and the rules of today."""
+        """Return the reason if the present settings and rules no longer allow a subscription."""
         if not self._settings.query.entitles(subscription.client, subscription.topic):
             return f"it is no longer entitled to {subscription.topic!r}."
         try:
@@ -215,8 +215,8 @@ def run(plan: SubscriptionPlan, request: QueryRequest, settings: Settings) -> No
 
 
 def withdraw(state: QueryState, objection: Callable[[LogSubscription], str | None]) -> dict[str, str]:
-    """End the sessions with a subscription that must not go on; return the reasons by client."""
-    # such a client learns it by its next heartbeat, as one does whose session was forgotten
+    """End the sessions with a subscription that is no longer allowed; return the reasons by client."""
+    # such a client notices by its next heartbeat, as one does whose session was forgotten
     reasons: dict[str, str] = {}
     for subscription in state.subscriptions:
         if why := objection(subscription):

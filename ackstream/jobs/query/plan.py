@@ -20,15 +20,15 @@ from ackstream.settings import Query
 from ackstream.spark.records import excused
 
 SILENT_MS = 7 * 86_400_000
-"""How long a client without a heartbeat may be silent: then its session and its subscriptions are forgotten."""
+"""Maximum silence of a client without heartbeats; then its session and its subscriptions are forgotten."""
 ALL = "all"
-"""In place of a subscription's id: all subscriptions of the client."""
+"""The id that stands for all subscriptions of the client."""
 
 OUTAGE_MS = 1_000
-"""Kafka was not away between two records with less time between them."""
+"""Less time between two records does not count as an outage of Kafka."""
 
 MAX_SUBSCRIPTIONS = 1_000
-"""Maximum of one client: the state is stored whole."""
+"""Maximum per client: the state is stored whole."""
 
 
 class ClientSession(msgspec.Struct):

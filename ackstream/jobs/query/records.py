@@ -64,7 +64,7 @@ class QueryRequest:
 
     ``time``: the record's timestamp, epoch milliseconds; ``bookmark``: as the client wrote it; ``options``: intervals
     in milliseconds by name, ``ack_conflation`` between bookmarks, ``heartbeat`` between heartbeats (0: none any more);
-    ``reason``, and a sentence about it, ``detail``: why the record alone shows that the command is refused.
+    ``reason``, and a sentence about it, ``detail``: the reason why the record itself shows that the command is refused.
     """
 
     client: str
@@ -284,7 +284,7 @@ def dead_letters(dead: Iterable[tuple[QueryRecord, str]], topic: str) -> list[Ou
     ]
 
 
-UNSOUND = "The types of what it compares or calculates do not fit."
+UNSOUND = "The types of the compared or calculated values do not fit."
 
 
 @lru_cache(maxsize=1024)

@@ -193,7 +193,7 @@ def _messages(tail: Tail, step: LogDelivered, number: int) -> DataFrame:
 
 @lru_cache(maxsize=64)
 def _receivers(context: SparkContext, wanted: tuple[tuple[str, str | None, str], ...]) -> Column:
-    """Return who gets a message, one by one; kept: subscriptions last, and each part of it is a call to the JVM."""
+    """Return a message's receivers one by one; kept: subscriptions last, and each part of it is a call to the JVM."""
     # ``wanted``: topic, filter, and the receivers of matching messages, as JSON
 
     # the subscribers are a constant: no join

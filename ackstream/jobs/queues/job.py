@@ -45,7 +45,7 @@ ARRIVAL, REPORT = 0, 1
 MAX_REPORT_BYTES, MAX_KEY_BYTES = 1_000_000, 1_000
 """Maximum size of a consumer's record that is read: memory of the driver for a batch must be bounded."""
 MAX_UNREADABLE_BYTES = 4_096
-"""How much of an unreadable record its dead letter has, for the same reason; all of it is in its topic."""
+"""Bytes of an unreadable record in its dead letter, for the same reason; its topic has all of it."""
 
 OUTPUT_SCHEMA = (
     StructType()
@@ -116,7 +116,7 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
     stored = (
         spark.readStream.format("delta")
         .option("maxBytesPerTrigger", settings.queue.max_bytes_per_trigger)
-        # deleted or updated rows are not news
+        # deleted or updated rows are not new messages
         .option("skipChangeCommits", "true")
         .options(**_start(spark, settings))
         .load(tables.location(settings.lake, "messages"))
@@ -164,7 +164,7 @@ def _has_header(name: str, value: str) -> Column:
 
 
 def _reports(spark: SparkSession, settings: Settings) -> DataFrame:
-    # a new checkpoint knows no session, so earlier reports of consumers mean nothing to it. Everything that arrived
+    # a new checkpoint has no sessions, so earlier reports of consumers have no effect. Everything that arrived
     # since the last batch is read at once: time must not pass between two records of one moment
     starts = dict.fromkeys((REPORTS, TICKS), spark_kafka.LATEST)
     reports = spark_kafka.source(spark, settings.kafka, starts, job=NAME, limit=None, headers=False)

@@ -17,11 +17,11 @@ from ackstream.protocol.queues import PREFETCH, Bind, Refusal, Settlement, Unbou
 from ackstream.settings.jobs import QueueSettings
 
 MAX_EARLY = 10_000
-"""The most settlements that are remembered because their message has not arrived yet; the oldest are forgotten."""
+"""Maximum number of settlements remembered because their message has not arrived yet; the oldest are forgotten."""
 
 UNREADABLE_MS = 300_000
 MAX_UNREADABLE = 10_000
-"""How long a message that no bound consumer can read waits for one that can (a rolling deployment), and how many do."""
+"""How long a message that no bound consumer can read waits for one that can (a rolling deployment); how many may."""
 
 MAX_DRAINS = 10
 """Orders to drain the queue that are remembered, to recognize their copies."""
@@ -30,7 +30,7 @@ MAX_TTL_MS = 100 * 365 * 86_400_000
 """Longer times to live would leave the range of timestamps."""
 
 STEP_MS = 1_000
-"""Messages in segments that expire are taken from there for so much time at once."""
+"""Expiring messages are taken from segments for this time at once."""
 
 
 class Queue:
@@ -40,7 +40,7 @@ class Queue:
         """Begin empty.
 
         ``notify`` is called for every delivery, return and exit; it must not call the queue. ``segments``: where it can
-        put messages aside. While ``full`` says so, time stands still: :meth:`dispatch` is to be called again.
+        put messages aside. While ``full`` is true, time stands still: :meth:`dispatch` is to be called again.
         """
         self._rules = rules
         self._notify = notify
@@ -112,7 +112,7 @@ class Queue:
             if message.given_up_at and message.not_before == message.given_up_at:
                 message.not_before = 0
                 self._wait(message)
-            # if it has no room for it, nobody knows whether it can read it
+            # without room for it, it is unknown whether the consumer can read it
             message.given_up_at = 0
             self._unreadable.discard(message.id)
         self.consumers[consumer] = Consumer(consumer, granted, frozenset({"accepted", *record.outcomes}))
@@ -138,7 +138,7 @@ class Queue:
                 continue
             consumers = choose(message, self.consumers.values(), self._rules, self._turn)
             if not consumers and message.unreadable and len(passed) < PREFETCH:
-                # those who can read it are full: others may have room for those that follow
+                # the consumers that can read it are full: others may have room for later messages
                 passed.append(heapq.heappop(self._waiting))
                 continue
             if not consumers or (message.barrier and any(one.order < message.order for one in self.messages.values())):

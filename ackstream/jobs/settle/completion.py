@@ -1,8 +1,8 @@
-"""One writer's samples: who has acknowledged them, and which may be released.
+"""One writer's samples: their acknowledgements, and which of them may be released.
 
 A sample is done when every required role has its quorum of distinct readers, present or not, and every present plain
 reader has acknowledged it. A sample that is done stays done. A rejected number is not a sample: it is done at once, and
-counts as acknowledged by everyone. Rules: brokers.md R6, R18 to R20, R25, RTI-30; 4, rule 10.
+counts as acknowledged by all readers. Rules: brokers.md R6, R18 to R20, R25, RTI-30; 4, rule 10.
 """
 
 from collections.abc import Iterable, Mapping
@@ -55,7 +55,7 @@ class ReaderSubscription(msgspec.Struct):
     count: int = 0
 
     def accept(self, report: Report) -> Reason | None:
-        """Record a report as the newest, which may be repeated; return why it does not count if a newer one did."""
+        """Record a report as the newest, which may be repeated; return the reason if a newer one already counted."""
         if report.epoch < self.epoch:
             return "stale-epoch"
         if report.epoch == self.epoch:
@@ -188,7 +188,7 @@ class Retention:
         """Add the samples up to ``last``; return those that no reader has to acknowledge.
 
         :param refused: runs of rejected numbers; numbers of an earlier record cannot be rejected any more
-        :param first: the first number that the record names; by default the one after the highest so far
+        :param first: the first number that the record names; by default the one after the highest
         """
         begin, self.written = self.written + 1, max(last, self.written)
         new = self.stored.add(min(begin, last) if first is None else first, last)
@@ -203,7 +203,7 @@ class Retention:
         return self.done.merge(rejected) + self._settle(begin, self.written)
 
     def admit(self, report: Report) -> tuple[Reason | None, list[Interval]]:
-        """Accept a report that is its reader's newest; return why not, and the samples now done because of its role."""
+        """Accept a report if it is its reader's newest; return why not, and the samples now done through its role."""
         known = self.readers.get(report.reader)
         if known is None:
             known = self._subscribe(report.reader, max(report.start, self.done.start))
@@ -280,14 +280,14 @@ class Retention:
         return [run for kept in self.retained for run in known.acknowledged.missing(*kept)]
 
     def quorum(self, seq: int) -> dict[str, tuple[int, int]]:
-        """Return for each required role how many readers have acknowledged a sample, and how many must."""
+        """Return for each required role the numbers of readers that have acknowledged a sample, and that must."""
         return {
             role: (sum(known.role == role and seq in known.acknowledged for known in self.readers.values()), quorum)
             for role, quorum in self._required.items()
         }
 
     def waiting_for(self, seq: int) -> list[str]:
-        """Return who has not acknowledged a sample that is not done: plain readers, then roles short of a quorum."""
+        """Return the parties that an open sample waits for: plain readers, then roles short of a quorum."""
         # readers by name: their records are in several partitions, and come in any order
         if seq in self.done:
             return []

@@ -59,7 +59,7 @@ def check(spark: SparkSession, settings: Settings) -> None:
         tables.refuse_rows(spark, settings.lake, "deliveries", location, _ANEW)
 
 
-_ANEW = "move the checkpoint and the table deliveries away, to begin anew with what the topics still have"
+_ANEW = "move the checkpoint and the table deliveries away, to begin again with the records still in the topics"
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
@@ -83,7 +83,7 @@ JOB = Job(
     keeps=CheckpointRules(
         fixed=("settle.shards", "settle.shuffle_partitions", "kafka.topic_prefix"),
         shards="settle.shards",
-        # the shards know different readers
+        # the shards have different readers
         movable=("settle.shuffle_partitions",),
         decides=tuple(
             f"settle.{name}" for name in ("required", "reader_lease", "durable_lease", "reader_memory", "max_holes")
@@ -97,7 +97,7 @@ JOB = Job(
 
 def records(stream: DataFrame, settings: Settings, keys: Sequence[int]) -> DataFrame:
     """Project Kafka rows to the operator's input."""
-    # a record goes to its writer's shard, one about a reader alone to all shards (``keys``), one for queues to none, an
+    # a record goes to its writer's shard, one only about a reader to all shards (``keys``), one for queues to none, an
     # unreadable one to any, which makes a row of it
     kafka = settings.kafka
     text = F.make_valid_utf8(json_text())

@@ -18,7 +18,7 @@ STORED, REPORTS, TICK = 0, 1, 2
 """The source of a record: the topic ``stored`` or ``app-acks``, or the clock, whose tick has only a time."""
 TOPICS = ("stored", "app-acks", "settle-clock")
 VALUE_BYTES = 4_096
-"""How much of an unreadable record is kept, of which a batch may be full; all of it is in its topic."""
+"""Bytes kept of an unreadable record, as a batch may be full of them; its topic has all of it."""
 RUNS = 5_000
 """The maximum number of runs in one message; more are split into several messages."""
 PART_BYTES = 500_000
@@ -118,7 +118,7 @@ class Settled(msgspec.Struct):
 
 
 def is_for_all_shards(record: ReportRecord) -> bool:
-    """Return whether a record, even an unreadable one, is about a reader alone."""
+    """Return whether a record, even an unreadable one, is only about a reader."""
     typed = _read_typed(record.value)
     return typed is not None and typed.type in OF_READERS
 
@@ -129,7 +129,7 @@ def pieces(entries: Sequence[E], length: int = RUNS) -> list[tuple[E, ...]]:
 
 
 def samples_done(writer: str, retention: Retention, runs: Iterable[Interval]) -> list[readers.SamplesDone]:
-    """Return the messages about samples, in any order, that became done."""
+    """Return the messages about samples that became done, in any order."""
     # of the batch: the writer may have been forgotten in it, and have begun again
     found = list(Intervals(runs, start=0))
     return [readers.SamplesDone(writer, piece, retention.released) for piece in pieces(found)] if found else []
@@ -177,7 +177,7 @@ def undelivered(writers: Iterable[tuple[str, Retention]]) -> Counter[str]:
 def known_readers(
     asked: tuple[str, int], shard: tuple[int, int], found: Sequence[readers.KnownReader]
 ) -> list[readers.KnownReaders]:
-    """Return the readers that a shard knows, in parts; ``asked``: the operator's name and its question's number."""
+    """Return the readers that a shard knows, in parts; ``asked``: the operator's name and the number of its request."""
     name, question = asked
     parts = pieces(found, _READERS_IN_PART)
     return [readers.KnownReaders(name, *shard, part, number, len(parts), question) for number, part in enumerate(parts)]
@@ -187,7 +187,7 @@ def writer_states(
     writer: str, retention: Retention, own_roles: dict[str, int], lease_ms: int | None
 ) -> list[readers.WriterState]:
     """Return how far a writer's samples are acknowledged."""
-    # ``own_roles``: required by the writer itself; remembered for ``lease_ms`` (``None``: for ever)
+    # ``own_roles``: required by the writer itself; remembered for ``lease_ms`` (``None``: forever)
     released, written = retention.released, retention.written
     waiting_for = tuple(retention.waiting_for(released + 1)) if released < written else ()
     behind = [run for run in retention.done if run[0] > released]

@@ -1,4 +1,4 @@
-"""One shard of the settle operator: who has acknowledged which samples of its writers.
+"""One shard of the settle operator: the acknowledgements of its writers' samples.
 
 Pure: records and a watermark in, rows and messages out. Each output has an id derived from its subject, so a replayed
 batch gives the same. Messages are sent once the rows are stored: a false acknowledgement is worse than none.
@@ -241,7 +241,7 @@ class SettleShard:
             self._leave(report.reader)
 
     def _remove(self, reader: str, now: int) -> None:
-        """Remove a reader of any epoch at once; reports of samples that may still arrive go with it."""
+        """Remove a reader of any epoch at once; so are its reports of samples that may still arrive."""
         self._starting.pop(reader, None)
         known = self._readers.get(reader)
         self._removed[reader] = 0 if known is None else known.epoch
@@ -270,7 +270,7 @@ class SettleShard:
                     retention.come_back(reader)
 
     def _expire(self, now: int, *names: str) -> None:
-        """End the leases, then the memories, that were over by a time: of the named readers, or of all."""
+        """End the leases, then the memories, that had expired at a time: of the named readers, or of all."""
         for finish, present in ((self._lapse, True), (self._forget, False)):
             known = [(name, self._readers[name]) for name in names or self._readers if name in self._readers]
             for name, reader in known:
@@ -301,7 +301,7 @@ class SettleShard:
             self._note(writer, retention.leave(reader))
 
     def _forget(self, reader: str) -> None:
-        """Drop a reader; where an acknowledgement of it still counts for a role, it is looked at again later."""
+        """Drop a reader; where an acknowledgement of it still counts for a role, it is checked again later."""
         known = self._readers[reader]
         if [writer for writer, retention in self._writers.all() if not retention.forget(reader)]:
             known.epoch, known.seen = 0, known.seen + self._rules.reader_memory

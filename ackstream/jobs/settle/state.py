@@ -16,7 +16,7 @@ from ackstream.protocol.rql.patterns import matches_any
 from ackstream.settings import Settle
 
 MAX_SESSION_RUNS = 1_000
-"""As many runs of a writer's retained samples have a known session: the newest."""
+"""Maximum number of runs of a writer's retained samples with a known session: the newest."""
 
 STATE_VERSION = 6
 NEVER = MAX_NUMBER
@@ -24,7 +24,7 @@ NEVER = MAX_NUMBER
 
 
 class Presence(msgspec.Struct, array_like=True):
-    """Presence of one reader, by its records alone; ``seen`` is the timestamp of the last one, epoch milliseconds."""
+    """Presence of one reader, by its records only; ``seen`` is the timestamp of the last one, epoch milliseconds."""
 
     epoch: int
     role: str | None
@@ -34,7 +34,7 @@ class Presence(msgspec.Struct, array_like=True):
     """Patterns of the writers it reads; empty if it never sent a start record."""
     present: bool = True
     excused: int = 0
-    """Milliseconds since ``seen`` that do not count for the lease of a temporary reader, as Kafka was away."""
+    """Milliseconds since ``seen`` that do not count for the lease of a temporary reader: outages of Kafka."""
 
     def reads(self, writer: str) -> bool:
         """Return whether it reads a writer's samples."""
@@ -235,7 +235,7 @@ class EarlyReports:
 
     def take(self, writer: str, before: int, lacks: Callable[[Report], bool]) -> list[tuple[ReportRecord, Report]]:
         """Remove and return a writer's reports that need not wait: older than a time, or lacking no sample."""
-        # a reader's later report never overtakes an earlier one, so a backlog costs one look at each reader's oldest
+        # a reader's later report never overtakes an earlier one, so a backlog costs one check of each reader's oldest
         taken = []
         readers = self._waiting.get(writer, {})
         for reader, waiting in list(readers.items()):

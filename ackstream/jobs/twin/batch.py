@@ -37,7 +37,7 @@ PART_BYTES = 64 * 1024 * 1024
 sends it in one task (at most 128 MB). Finish any batch before changing this: it cuts the parts."""
 ETAG, ENTITY_REVISION = "etag", "entity-revision"
 COMMAND_MARKS = (b"/things/twin/commands", b"\\/", b"\\u")
-"""A record without any of them is no twin command: it lacks the topic, and JSON's escapes that might hide it."""
+"""A record without any of them is not a twin command: it lacks the topic, and JSON's escapes that might hide it."""
 
 
 class TwinResult(msgspec.Struct):
@@ -56,9 +56,9 @@ def fold(
     usage: QuotaUsage | None = None,
 ) -> Iterator[TwinResult]:
     """Apply the twin commands among the records to the things; yield the result in parts, the last one maybe empty."""
-    # Records are in order. Signals that are not for the twin are ignored, and so are those that
-    # correlate rejects and answers itself. ``things`` and ``usage`` (of the quotas; counted if left out) get the
-    # changes of a part when the next one is asked for: until then that part may fail.
+    # Records are in order. Signals that are not for the twin are ignored, and so are those that correlate rejects and
+    # answers itself. ``things`` and ``usage`` (of the quotas; counted if left out) get the changes of a part when the
+    # next one is requested: until then that part may fail.
     usage = usage or QuotaUsage(settings.quotas, things)
     folding = _TwinBatch(things, usage.copy(), settings)
     for record in records:
@@ -86,7 +86,7 @@ def cut(sizes: Sequence[int], limit: int) -> Iterator[slice]:
 
 
 class _TwinBatch:
-    """The changes of a batch so far, over the things before it."""
+    """The accumulated changes of a batch, over the things before it."""
 
     def __init__(self, things: dict[str, Thing], usage: QuotaUsage, settings: Settings) -> None:
         self.usage = usage
@@ -94,7 +94,7 @@ class _TwinBatch:
         self._signals = settings.kafka.topic("signals")
         self._result = TwinResult()
         self.size = 0
-        """Of the result so far, in bytes: values of rows and messages, and the changed things."""
+        """Bytes of the accumulated result: values of rows and messages, and the changed things."""
         self._things: ChainMap[str, Thing] = ChainMap(self._result.changed, things)
         self._command: tuple[Envelope, Request] | None = None
 
@@ -182,7 +182,7 @@ class _TwinBatch:
             revision, tag = result.thing.revision, result.tag
             answer = response(envelope, request, result.status, result.value, revision=revision, tag=tag)
             messages.append(self._answer(request, answer, record))
-        # nothing can fail from here on
+        # no step can fail from here on
         if result.event is not None:
             row = _row(command, request, result, result.event, record)
             self.size += len(row.value or "") + _size(result.thing) - _size(self._result.changed.get(command.thing_id))

@@ -282,7 +282,7 @@ class QuotaUsage:
                 self.add(thing_id, None, thing)
 
     def copy(self) -> QuotaUsage:
-        """Return the same usage, to be changed by a part of a batch that may still fail."""
+        """Return a copy, to be changed by a part of a batch that may still fail."""
         other = QuotaUsage((), {})
         other._quotas, other._counting, other._used = self._quotas, self._counting, list(self._used)
         return other

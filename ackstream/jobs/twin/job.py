@@ -49,7 +49,7 @@ MERGES = 20
 SNAPSHOT = "isStartingVersion"
 """The key in an offset of Delta's source: whether the source still reads the files that it found at its beginning."""
 LATE_MS = 86_400_000
-"""An acknowledgement that is later than the longest timeout by more than this is not sent: more than clocks differ."""
+"""Acknowledgements later than the longest timeout plus this are not sent: more than the difference of clocks."""
 
 SMALL_FILE_BYTES, COMPACT_BYTES = 1024 * 1024, 16 * 1024 * 1024
 MAX_DELETED_RATIO = 0.3
@@ -115,7 +115,7 @@ def index_conf(settings: Settings) -> dict[str, str]:
 
 
 REFUSALS = ("correlate.max_value_bytes", "correlate.max_labels", "correlate.reply_topics")
-"""The settings by which correlate refuses commands that the twin then must not carry out."""
+"""The settings by which correlate refuses commands, which the twin then must not execute."""
 
 JOB = Job(
     name=NAME,
@@ -165,7 +165,7 @@ class TwinFold:
             if tables.first_and_newest(found, query_id)[0] != self._first:
                 raise StoppedError(
                     "Another twin has written to the journal since this one was started: both count the same revisions."
-                    " Run one twin per lake; started again, it goes on after the changes of the other."
+                    " Run one twin per lake; restarted, it continues after the changes of the other."
                 )
 
         table = batches.arrow(map(msgspec.structs.astuple, rows), _ROWS)
@@ -292,7 +292,7 @@ class TwinIndex:
             things.merge_values(spark, self._lake, events)
         except Exception:
             query = self._session.streams.get(query_id)
-            # a stop looks the same from within; the session that started the query knows
+            # a stop raises the same error; the session that started the query distinguishes them
             if query is not None and query.isActive:
                 self._acknowledge(events, failed=True)
             raise
@@ -303,7 +303,7 @@ class TwinIndex:
             events.unpersist()
 
     def _remember_merged(self, events: DataFrame, batch_id: int) -> None:
-        """Commit how far the journal is merged without gaps, which the next start of the twin rests on."""
+        """Commit how far the journal is merged without gaps; the next start of the twin depends on it."""
         if self._completed and batch_id % MERGES:
             return
         spark = events.sparkSession

@@ -138,7 +138,7 @@ def check_tags(
 
 
 MAX_TOPIC = 249
-"""No topic of Kafka has a longer name."""
+"""Maximum length of the name of a Kafka topic."""
 
 
 class SignalRecord(msgspec.Struct, frozen=True, gc=False):

@@ -3,11 +3,10 @@
 They arrive as ``_/_/things/twin/commands/retrieve``: path ``/`` with the value ``{"thingIds": […]}`` as in Ditto, and
 ``/search/things`` and ``/search/things/count``, the paths of Ditto's HTTP API, with the value ``{"filter"?,
 "namespaces"?, "options"?, "fields"?, "only"?, "after"?, "all"?}``. ``only`` are patterns of ids, the access of the
-requester: it belongs to no cursor. The page begins behind the thing ``after``; with ``all`` it is as large as an answer
+requester: it belongs to no cursor. The page begins after the thing ``after``; with ``all`` it is as large as an answer
 may be. Source of the rules: Eclipse Ditto, ``ThingSearchRoute``, ``RqlOptionParser``, ``ThingsSearchCursor``.
 
-In the order of ids all pages together look at each thing once; any other order is that of all things found, for each
-page anew.
+In the order of ids all pages together read each thing once; for any other order each page sorts all things found.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ STEPS_PER_THING = 20
 """The effort of a search per thing: about as long as reading the thing takes, for any filter and order."""
 
 _READ = 10
-"""How many times the size of an answer is read for it."""
+"""Multiple of an answer's size that is read for it."""
 
 
 class _Scope(NamedTuple):
@@ -77,7 +76,7 @@ def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> 
     if not isinstance(ids, list) or not all(isinstance(identity, str) for identity in ids):
         raise errors.json_type_invalid(json_text(ids), "/value/thingIds", "JsonArray")
     if len(ids) > MAX_IDS:
-        raise errors.json_invalid(f"More than {MAX_IDS} things are asked for at once.")
+        raise errors.json_invalid(f"More than {MAX_IDS} things are queried at once.")
     found = [things[identity] for identity in dict.fromkeys(ids) if identity in things]
     items, size, read = [], 0, 0
     for thing in found:
@@ -91,7 +90,7 @@ def _by_ids(envelope: Envelope, things: Mapping[str, Thing], max_bytes: int) -> 
 
 
 def _by_id(query: SearchQuery, page: SearchPage, scope: _Scope) -> Iterator[dict[str, Any]]:
-    """Find things in the order of their ids, from the position of a page; each is looked at as it is needed."""
+    """Find things in the order of their ids, from the position of a page; each is read when needed."""
     begin = query.after if page.position is None else page.position[-1]
     is_behind = operator.lt if page.descending else operator.gt
     ids = [identity for identity in scope.things if begin is None or is_behind(identity, begin)]
@@ -104,9 +103,9 @@ def _by_keys(query: SearchQuery, page: SearchPage, scope: _Scope) -> Iterator[di
     if page.position is None and query.after is not None:
         page.position = next((position for position, _ in placed if position[-1] == query.after), None)
         if page.position is None:
-            # the place of other things is not for the requester to know
+            # the requester must not learn the place of other things
             raise errors.cursor_invalid(
-                f"The thing <{query.after}>, after which to continue, is not found any more. Start from the beginning."
+                f"The thing <{query.after}>, after which to continue, is no longer found. Start from the beginning."
             )
     if page.position is not None:
         placed = [entry for entry in placed if is_before(page.position, entry[0], page)]
@@ -132,7 +131,7 @@ def _filtered(query: SearchQuery, ids: Iterable[str], scope: _Scope) -> Iterator
 def _shown_page(
     found: Iterable[dict[str, Any]], query: SearchQuery, page: SearchPage, max_bytes: int
 ) -> dict[str, Any]:
-    """Return as many of the things found as fit, and where the rest begins if there is one."""
+    """Return the things found that fit, and the position of the rest if any."""
     items: list[msgspec.Raw] = []
     last: dict[str, Any] | None = None
     size, most = 0, None if query.all else page.size
@@ -172,7 +171,7 @@ _Names = Annotated[list[str], msgspec.Meta(max_length=1_000)]
 
 
 class SearchQuery(msgspec.Struct):
-    """A search or a count, as it is asked for."""
+    """A search or a count, as requested."""
 
     filter: str | None = None
     namespaces: _Names | None = None
@@ -221,7 +220,7 @@ class SearchPage(msgspec.Struct):
 
     @property
     def descending(self) -> bool:
-        """Whether the order of ids is the reverse one."""
+        """Whether ids are in reverse order."""
         return bool(self.sort) and self.sort[0][1]
 
 
@@ -312,5 +311,5 @@ def _number(text: str, option: str, maximum: int | None = None) -> int:
     if _NUMBER.fullmatch(text) is None:
         raise errors.option_invalid(f"The option <{option}> has <{text}> instead of a number.")
     if maximum is not None and int(text) > maximum:
-        raise errors.option_invalid(f"The option <{option}> asks for more than {maximum} things.")
+        raise errors.option_invalid(f"The option <{option}> requests more than {maximum} things.")
     return int(text)

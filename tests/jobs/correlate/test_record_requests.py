@@ -113,7 +113,7 @@ def test_an_id_in_use_is_refused_whichever_topic_uses_it(run: Run, log: Log) -> 
 def test_only_acknowledgements_answer_a_record(run: Run, log: Log) -> None:
     run.feed(log.order(1000, requested_acks="a-ack"))
     run.feed(log.response(1100, topic="things/live/commands/modify"))
-    assert run.reasons_of_acks() == ["Acknowledgements alone answer a record."]
+    assert run.reasons_of_acks() == ["Only acknowledgements answer a record."]
     run.feed(log.ack(1200, "a-ack", thing="org.acme/lamp"))
     assert run.replies() == []
     assert run.acks()[-1] == ("a-ack", "invalid")
