@@ -1,8 +1,8 @@
 """The SDK on kafka-python: requesters and responders, subscribers, publishers and readers, queues and queries.
 
-Every client is made in the same way: ``bootstrap_servers`` first (``host:port``, or the Kafka of the settings), all
-else by its name; ``name`` is who it is, where that matters. Every message is a :class:`Message`, and every error that a
-client raises an :class:`AckstreamError`. Importing it loads neither Spark nor the libraries that read tables.
+Every client is made in the same way: ``bootstrap_servers`` first (``host:port``, or the Kafka of the settings), the
+rest by keyword; ``name`` identifies the client where that matters. Every message is a :class:`Message`, and every error
+that a client raises an :class:`AckstreamError`. Importing it loads neither Spark nor the libraries that read tables.
 """
 
 from types import ModuleType as _ModuleType

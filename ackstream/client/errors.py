@@ -29,7 +29,7 @@ class CorrelationIdInUseError(RequestError, ValueError):
 
 
 class NoReplyExpectedError(ClientError, ValueError):
-    """The request requires no response, so that waiting for a reply would be in vain."""
+    """The request requires no response, so that no reply would arrive."""
 
 
 class RedriveStopped(ClientError):  # noqa: N818 - no fault of the call
@@ -100,7 +100,7 @@ class SamplesGoneError(ClientError):
 
 
 class HandlerFailedError(ClientError):
-    """A route has failed for as many messages as it may hold."""
+    """A route has failed for the maximum number of messages that it may hold."""
 
 
 class SettleTimeout(ClientError, TimeoutError):  # noqa: N818 - the word of the field

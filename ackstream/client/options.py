@@ -1,4 +1,4 @@
-"""The options of the clients: of each one a frozen struct, whose fields are the keywords of its constructor.
+"""The options of the clients: for each a frozen struct, whose fields are the keywords of its constructor.
 
 The constructor documents them. Quality of service is apart: ``ReaderQos``, ``WriterQos`` and ``FlowQos`` stand with the
 messages that they are about.

@@ -64,7 +64,7 @@ def check_length(argument: str, text: str, most: int) -> None:
 
 
 def check_type(argument: str, value: object, *kinds: type, optional: bool = False) -> None:
-    """Check the type of an argument; an ``optional`` one may be ``None``, and a bool is no number."""
+    """Check the type of an argument; an ``optional`` one may be ``None``, and a bool is not a number."""
     fits = type(value) in kinds if isinstance(value, bool) else isinstance(value, kinds)
     if not fits and not (optional and value is None):
         known = " or ".join(kind.__name__ for kind in kinds)
@@ -72,11 +72,11 @@ def check_type(argument: str, value: object, *kinds: type, optional: bool = Fals
 
 
 def encoded(argument: str, text: str) -> bytes:
-    """Return a text in UTF-8: one that has none can never be sent, and would hold up all that follows it."""
+    """Return a text in UTF-8: a text without it can never be sent, and would block later ones."""
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise BadParameterError(f"{argument} has {text!r:.80}: a surrogate alone is no character.") from None
+        raise BadParameterError(f"{argument} has {text!r:.80}: a surrogate alone is not a character.") from None
 
 
 def names(argument: str, value: Iterable[str], words: Any = None) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def names(argument: str, value: Iterable[str], words: Any = None) -> tuple[str, 
 
 
 def check_callables(**given: Callable[..., Any] | None) -> None:
-    """Check functions of the application; refuse a coroutine function: it would not run, and yet be acknowledged."""
+    """Check functions of the application; refuse a coroutine function, which would not run but be acknowledged."""
     for argument, function in given.items():
         if function is None:
             continue
@@ -110,7 +110,7 @@ def check_callables(**given: Callable[..., Any] | None) -> None:
 
 @dataclass(frozen=True)
 class Retry:
-    """How often a handler that raises is called for one signal or sample, and with which pauses.
+    """The number of calls of a handler that raises, for one signal or sample, and the pauses between them.
 
     :param attempts: calls in all, at least 1
     :param backoff: seconds before the second call; each further pause is twice as long
@@ -145,7 +145,7 @@ class Retry:
 def handler_of(
     handler: Callable[[M], object] | None, batch_handler: Callable[[list[M]], object] | None, max_batch: int
 ) -> tuple[Callable[[list[M]], object], int] | None:
-    """Return the function to call with messages, and with how many at most; ``None`` if the application iterates."""
+    """Return the function to call with messages, and their maximum number; ``None`` if the application iterates."""
     check_callables(handler=handler, batch_handler=batch_handler)
     if handler is not None and batch_handler is not None:
         raise InconsistentQosError("There is a handler and a batch_handler: give one of them.")

@@ -1,4 +1,4 @@
-"""The connection of a client, injected for tests and ``ackstream.testing``: all that it reads and writes passes it."""
+"""The connection of a client, injected in tests and ``ackstream.testing``: it carries all its records."""
 
 import heapq
 import inspect
@@ -88,7 +88,7 @@ class Loop:
 
 
 class OfOneProcess:
-    """Base of objects with threads, which a child of their process does not have: there each use is an error."""
+    """Base of objects with threads, which do not exist in a child process: there each use is an error."""
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         """Note the object, for the time after a fork."""
@@ -107,7 +107,7 @@ def _refuse(self: object, *_: Any, **__: Any) -> Any:
 
 
 def _after_fork() -> None:
-    """Replace the methods of all objects in a child: they would wait for threads, or for locks, for ever."""
+    """Replace the methods of all objects in a child: they would wait for threads, or for locks, forever."""
     for each in list(_THREADED):
         kind = type(each)
         members: dict[str, Any] = {"alive": False, "close": lambda *_, **__: None}
@@ -205,8 +205,8 @@ class Sending:
     """A record that Kafka has not stored yet.
 
     ``stored`` is called with the metadata, in the producer's thread; ``finished`` in :meth:`ReliableSender.turn`, with
-    ``None`` once Kafka has the record, or with the final error. ``withdrawn`` is asked before each sending, and returns
-    the error to end with instead. After the monotonic time ``give_up_at`` a failure is final.
+    ``None`` once Kafka has the record, or with the final error. ``withdrawn`` is called before each sending, and
+    returns the error that ends the record instead. After the monotonic time ``give_up_at`` a failure is final.
     """
 
     record: dict[str, Any]
@@ -219,7 +219,7 @@ class Sending:
 class ReliableSender:
     """Sends each record until Kafka has stored it, or has refused it for good; ``sending_bytes`` counts values.
 
-    A record that failed for a reason that may pass is sent again after 0.2 s, behind those sent meanwhile. Times are
+    A record that failed for a temporary reason is sent again after 0.2 s, after those sent meanwhile. Times are
     seconds of a monotonic clock. ``submit`` may be called from any thread, the other methods from a single one.
 
     :ivar away: whether Kafka has failed to store the last record
@@ -255,7 +255,7 @@ class ReliableSender:
             self._put(sending)
 
     def wait(self, now: float) -> float | None:
-        """Return in how many seconds ``turn`` is due; ``None`` if no record waits for its time alone."""
+        """Return the seconds until ``turn`` is due; ``None`` if no record waits only for its time."""
         return max(0.0, self._waiting[0][0] - now) if self._waiting and self.ready else None
 
     def turn(self, now: float) -> None:

@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 JOIN_SECONDS = 60.0
 WARN_SECONDS = 10.0
-"""After which a member that waits for its partitions says so."""
+"""Seconds after which a member logs that it waits for its partitions."""
 COMMIT_SECONDS = 1.0
 SESSION_MS = 10_000
-"""How long after a crash the other members of the group take over."""
+"""Time after a crash until the other members of the group take over."""
 HEARTBEAT_MS = 1_000
-"""How long until a member knows that another one has come or gone."""
+"""Time until a member notices that another one has joined or left."""
 
 _TIMEOUT_MS = 5_000
 _HELD = list[TopicPartition]
@@ -36,7 +36,7 @@ def spread(
 ) -> dict[str, list[TopicPartition]]:
     """Return the partitions of each member by its topics, and those that it holds, in the order of its preference.
 
-    All have about as many. A member keeps those that it holds as far as that is fair, and its first one in any case.
+    All get about the same number. A member keeps those it holds as far as that is fair, and its first one always.
     """
     given: dict[str, list[TopicPartition]] = {name: [] for name in sorted(members)}
     share, larger = divmod(len(partitions), len(members))
@@ -98,7 +98,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
     The listener runs in the consumer's own thread, while the polling one waits for it; that thread makes the queries
     of ``wait_until_joined``, too, which any thread may call.
 
-    :ivar rebalancing: whether the group is about to assign the partitions anew: no further record is to be handled
+    :ivar rebalancing: whether the group is about to reassign the partitions: no further record is to be handled
     :ivar expelled: whether the group has ruled this member out since :meth:`follow`: others have its partitions
     """
 
@@ -127,7 +127,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         consumer.subscribe(list(topics), listener=self)
 
     def on_partitions_revoked(self, revoked: Any) -> None:  # noqa: ARG002
-        """Commit the finished work: the next owner handles the records behind it, and no other one again."""
+        """Commit the finished work: the next owner handles only the records after it."""
         self.rebalancing = True
         if self._left:
             return
@@ -136,13 +136,13 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
             self._consumer.commit_async(_offsets(positions), callback=self._note_commit)
 
     def on_partitions_lost(self, lost: Any) -> None:  # noqa: ARG002
-        """Hold nothing any more: others handle the records again that were not committed."""
+        """Give up all partitions: other members handle the uncommitted records again."""
         self.rebalancing = self.expelled = True
         self.handles(None)
         self._assignor.held = []
 
-    def on_partitions_assigned(self, assigned: Any) -> None:  # noqa: ARG002 - the consumer is asked, in its thread
-        """Have the next :meth:`follow` look at the assignment."""
+    def on_partitions_assigned(self, assigned: Any) -> None:  # noqa: ARG002 - the consumer is queried, in its thread
+        """Have the next :meth:`follow` check the assignment."""
         self.rebalancing = False
         self._changed.set()
 
@@ -162,7 +162,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
         if not self._joined.wait(JOIN_SECONDS - WARN_SECONDS) and not self._reads():
             raise UnreachableError(
                 f"The consumer group {self._group} assigned no partitions to this member within {JOIN_SECONDS:g} s: "
-                "look into the log of its broker."
+                "check the log of its broker."
             )
 
     def _reads(self) -> bool:
@@ -192,7 +192,7 @@ class GroupMember(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pyt
                 if offset is None:
                     raise KafkaError(f"the offset of {partition} is unknown")  # noqa: TRY301 - as position() might
                 if partition in known:
-                    # another owner may have gone on meanwhile, and this one comes back
+                    # another owner may have made progress before this one returned
                     self._progress.pass_over(partition, offset)
                 else:
                     self._start(partition, offset)

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 TOPIC = "declarations"
 DELIVERY_SECONDS = 10.0
 RETRY_SECONDS = 1.0
-"""How long until a claim is sent again that the broker did not store."""
+"""Time until a claim that the broker did not store is sent again."""
 
 DECLARE_SECONDS = 15.0
 REDECLARE_SECONDS = 5.0
@@ -58,7 +58,7 @@ class Declaration:
 
     @property
     def held(self) -> bool:
-        """Whether the labels are ours now; others may have them once no renewal was read for a lease."""
+        """Whether the labels are held now; other clients may take them once no renewal was read for a lease."""
         return self.granted and time.monotonic() < self.until
 
 
@@ -185,10 +185,10 @@ class Declarer(Closing):
 
 
 class BrokerTime:
-    """The broker's time by the records that it has stored for this client: it is as late, or later. Thread-safe."""
+    """A lower bound of the broker's time, from the records that it has stored for this client. Thread-safe."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """Know nothing; ``now`` returns monotonic seconds."""
+        """Begin without a time; ``now`` returns monotonic seconds."""
         self._now = now
         self._ahead: deque[float] = deque(maxlen=16)
         self._noted_at = -math.inf
@@ -198,7 +198,7 @@ class BrokerTime:
         now = self._now()
         ahead = metadata.timestamp / 1000 - now
         if ahead < max(self._ahead, default=ahead) - 1.0:
-            # a correction of its clock, which is believed
+            # a correction of its clock, which is accepted
             self._ahead.clear()
         self._ahead.append(ahead)
         self._noted_at = now
@@ -249,7 +249,7 @@ class Labels:
             except futures.TimeoutError:
                 raise UnreachableError(
                     f"The broker at {connection.kafka.bootstrap} did not store the declaration of labels within "
-                    f"{DECLARE_SECONDS:g} s: look into its log."
+                    f"{DECLARE_SECONDS:g} s: check its log."
                 ) from None
             except DittoError as error:
                 if required or error.status != CONFLICT:

@@ -22,10 +22,10 @@ from ackstream.kafka.clients import Closing
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 3.0
-"""The pause before a beginning is repeated that the job has not answered, or could not process."""
+"""The pause before a beginning is repeated that the job did not answer, or could not process."""
 
 LASTING_SECONDS = 10.0
-"""A wait of the application that lasts longer is a line in the log."""
+"""A wait of the application that lasts longer is logged."""
 
 ALIVE_PER_LEASE = 3
 """Signs of life per lease: two of them may be lost before the session lapses."""
@@ -153,9 +153,9 @@ class Lifetime:
 
 
 class Ending:
-    """Finishes a client behind its last handler: in the thread that closes it, or in that of the handlers.
+    """Finishes a client after its last handler: in the thread that closes it, or in that of the handlers.
 
-    A thread of the client that waited for the handlers would be waited for by them when they finish it.
+    A thread of the client must not wait for the handlers, which wait for it when they finish the client.
 
     :ivar closing: set once the client is closed
     """
@@ -183,7 +183,7 @@ class Ending:
             self._life.guard(self._finish_once)
 
     def close(self, *, inside: bool = False) -> None:
-        """Finish the client behind the handler at hand; ``inside`` of one this returns, and its thread finishes it."""
+        """Finish the client after the current handler; ``inside`` of one this returns, and its thread finishes it."""
         with self._lock:
             self.closing.set()
             handles = self._handles
@@ -308,7 +308,7 @@ class Lasting:
         return self._since is not None and now - self._since > LASTING_SECONDS
 
     def due(self, now: float, *, lasts: bool) -> bool:
-        """Note whether it lasts; return whether to log it now: once, and again when it has begun anew."""
+        """Note whether it lasts; return whether to log it now: once, and again when it has begun again."""
         before, self._has = self._has, self.has(now, lasts=lasts)
         return self._has and not before
 

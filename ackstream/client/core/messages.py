@@ -83,19 +83,19 @@ def text(value: bytes | None) -> str:
 
 @dataclass(eq=False, slots=True)
 class Work:
-    """A record that was taken up, and the number of its answers that are not stored yet."""
+    """A record being handled, and the number of its answers that are not stored yet."""
 
     offset: int
     remaining: int = 0
 
 
 SWEEP = 1_000
-"""Finished work that may wait behind unfinished work."""
+"""Number of finished records that may wait for unfinished ones."""
 
 
 @dataclass(eq=False, slots=True)
 class _Tracked:
-    """A partition: the offset after the last record that was taken up, and the work that cannot be committed yet."""
+    """A partition: the offset after the last record that was begun, and the work that cannot be committed yet."""
 
     next: int
     work: deque[Work] = field(default_factory=deque)
@@ -113,7 +113,7 @@ class OffsetProgress:
         self._tracked.setdefault(partition, _Tracked(offset))
 
     def begin(self, partition: TopicPartition, offset: int) -> Work | None:
-        """Take up a record; return ``None`` if it was taken up before (it is read again after a rebalance)."""
+        """Begin a record; return ``None`` if it was begun before (it is read again after a rebalance)."""
         known = self._tracked.setdefault(partition, _Tracked(offset))
         if offset < known.next:
             return None
@@ -121,13 +121,13 @@ class OffsetProgress:
         work = Work(offset)
         known.work.append(work)
         if len(known.work) > known.sweep_at:
-            # finished work takes no memory behind a record that stays unfinished
+            # finished work must not use memory after a record that stays unfinished
             known.work = deque(one for one in known.work if one.remaining or one is work)
             known.sweep_at = max(SWEEP, 2 * len(known.work))
         return work
 
     def pass_over(self, partition: TopicPartition, offset: int) -> None:
-        """Take all records before an offset for done, as the group does."""
+        """Treat all records before an offset as done, as the group does."""
         known = self._tracked[partition]
         known.next = max(known.next, offset)
         known.work = deque(work for work in known.work if work.offset >= offset)
@@ -147,7 +147,7 @@ class OffsetProgress:
         return found
 
     def next(self, partition: TopicPartition) -> int:
-        """Return the offset after the last record that was taken up."""
+        """Return the offset after the last record that was begun."""
         return self._tracked[partition].next if partition in self._tracked else 0
 
 
@@ -155,7 +155,7 @@ MAX_SENDING, MAX_SENDING_BYTES = 20_000, 32 * 1024 * 1024
 """While more answers than this are on their way, or more bytes of them, no further records are read."""
 
 MAX_WAITING = 10_000
-"""As many acknowledgements wait for a lapsed lease at most; of the others the requester's deadline is the answer."""
+"""Maximum number of acknowledgements that wait for a lapsed lease; for further ones the requester gets a timeout."""
 
 
 class Answers(ReliableSender):
@@ -179,7 +179,7 @@ class Answers(ReliableSender):
         return self._labels is None or self._labels.ready
 
     def ask_time(self) -> None:
-        """Look at the broker's clock; raise the errors of :func:`~ackstream.client.core.labels.ask_time`."""
+        """Read the broker's clock; raise the errors of :func:`~ackstream.client.core.labels.ask_time`."""
         self.prepare(declared.TOPIC)
         self.broker.note(declared.ask_time(self._producer, self._connection.kafka.topic(declared.TOPIC)))
 
@@ -192,7 +192,7 @@ class Answers(ReliableSender):
         thing_id = message.topic.thing_id
         record = {
             "topic": self._connection.kafka.topic(topic),
-            # those of no thing would all be in one partition
+            # answers without a thing would all be in one partition
             "key": (correlation_id if thing_id == UNKNOWN_THING else thing_id).encode(),
             "value": encode(message),
             "headers": [(CORRELATION_ID, correlation_id.encode())],
@@ -238,7 +238,7 @@ class LabelAcks:
         self._labels, self._outbox = labels, outbox
 
     def acknowledged(self, message: Message, response: bytes | None, auto: AutoReason | None) -> None:
-        """Acknowledge that the application has finished with a message; weakly if it never saw it."""
+        """Acknowledge that the application has finished with a message; weakly if it never received it."""
         payload, weak = (_payload(response), {}) if auto is None else (raw(FILTERED), {WEAK_ACK: True})
         self._issue(message, lambda label, headers: Acknowledgement(label, OK, payload, headers | weak))
 

@@ -47,7 +47,7 @@ class StoreFile:
         self._path, self._what, self._lost = path, what, lost
         self._lock = threading.Lock()
         try:
-            # its owner alone can read it, since it has messages; an existing file keeps its rights
+            # only its owner can read it, since it has messages; an existing file keeps its rights
             with suppress(OSError):
                 # SQLite reports a wrong path. An existing file is not even opened: POSIX takes the locks of
                 # this process from a file when any descriptor of it is closed
@@ -143,7 +143,7 @@ _FILES: WeakSet[StoreFile] = WeakSet()
 
 
 def _after_fork() -> None:
-    """Never close the files of the parent: SQLite would delete the write-ahead log that the parent goes on writing."""
+    """Never close the files of the parent: SQLite would delete the write-ahead log that the parent still writes."""
     for file in list(_FILES):
         # at the end of the interpreter, too, which drops every other reference
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(file._database))  # noqa: SLF001 - of this module
@@ -154,7 +154,7 @@ if sys.platform != "win32":
 
 
 _IO_ERROR = "disk I/O error"
-"""Of SQLite, whose result codes Python knows from 3.11 on; a quota is such an error, too."""
+"""SQLite's text, as Python has its result codes from 3.11 on; a full quota is such an error, too."""
 
 
 def _may_pass(error: sqlite3.Error) -> bool:
@@ -251,7 +251,7 @@ class PublishStore:
         self.last = max(self.last, seq)
 
     def take_over(self, session: str, moves: Mapping[int, int]) -> None:
-        """Note a session, and give messages new numbers, which are ascending and behind all that are used."""
+        """Note a session, and give messages new numbers, which are ascending and after all used ones."""
         last = max(moves.values(), default=self.last)
         self._change(
             ("UPDATE identity SET session = ?", (session,)),

@@ -80,7 +80,7 @@ def traced(handle: Callable[[Any, W], None]) -> Callable[[Any, W], None]:
 
 
 def _is_idle(tracer: Tracer) -> bool:
-    """Return whether a span in no trace would be dropped, after more time than all else here takes: no provider yet."""
+    """Return whether a span without a trace would be dropped, which costs more than the rest: no provider yet."""
     from opentelemetry.trace import ProxyTracer, ProxyTracerProvider, get_tracer_provider  # noqa: PLC0415
 
     return isinstance(tracer, ProxyTracer) and isinstance(get_tracer_provider(), ProxyTracerProvider)

@@ -31,9 +31,9 @@ from ackstream.protocol.errors import DittoError
 log = logging.getLogger(__name__)
 
 AHEAD_SECONDS = 1.0
-"""How long records are handled between two polls, about."""
+"""Approximate seconds for which records are handled between two polls."""
 KEEP_SECONDS = 0.25
-"""After which a handler is slow, and Kafka is polled beside it; and how long each of these polls takes."""
+"""Seconds after which a handler is slow, and Kafka is polled beside it; and the duration of each of these polls."""
 KEEP_MS = 50
 AHEAD_BYTES = 32 * 1024 * 1024
 """Bytes of values after which no more is read ahead; the other limit is ``MAX_RECORDS`` records."""
@@ -135,30 +135,30 @@ class Worker(Closing):
             raise
 
     def close(self) -> None:
-        """Stop after the record at hand, store the answers (for at most 5 s) and commit; may be called twice.
+        """Stop after the current record, store the answers (for at most 5 s) and commit; may be called twice.
 
         The group reads records with delayed answers again. Called by a handler, this runs after that.
         """
         self._ending.close()
 
     def pause(self, seconds: float, over: Callable[[], bool] = lambda: False) -> bool:
-        """Wait, in ``handle``, unless ``over``; return whether the worker goes on. Once it is closed, the wait ends."""
+        """Wait, in ``handle``, unless ``over``; return whether the worker continues. Closing it ends the wait."""
         while seconds > 0 and not over() and not self._closing.is_set():
             self._wait(min(seconds, KEEP_SECONDS), self._closing)
             seconds -= KEEP_SECONDS
         return not self._closing.is_set()
 
     def ask_time(self) -> None:
-        """Look at the broker's clock, if it answers."""
+        """Read the broker's clock, if it answers."""
         try:
             self.outbox.ask_time()
         except (KafkaError, ValueError, UnreachableError, FutureTimeout) as error:
             log.warning("The broker's time is not known: commands are handled after their deadline, too: %s", error)
 
     def is_over(self, record: Any, timeout_ms: int | None, ahead: float = 0.0) -> bool:
-        """Return whether the timeout of a command is over by the broker's clock, which may be set back.
+        """Return whether the timeout of a command has passed by the broker's clock, which may be set back.
 
-        With ``ahead`` whether it will be in as many seconds.
+        With ``ahead``, whether it will have passed after these seconds.
         """
         broker = self.outbox.broker
         if timeout_ms is None or broker.milliseconds is None:
@@ -294,7 +294,7 @@ class Worker(Closing):
         return bool(self._ahead) and stays and self.outbox.ready and not self._closing.is_set()
 
     def _take(self) -> tuple[Any, Work] | None:
-        """Release the record at hand, and return the next one with its work, unless records have to wait."""
+        """Release the current record, and return the next one with its work, unless records have to wait."""
         with self._lock:
             self._release()
             member = self._member

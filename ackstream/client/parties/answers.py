@@ -1,4 +1,4 @@
-"""A handler's calls and answers, kept for copies of the request; the labels to be answered, and orders to cancel it."""
+"""A handler's calls and answers, kept for copies of the request; the labels to be answered, and its cancellation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class Response:
-    """The response to a live command or message: the acknowledgement ``live-response``. The twin alone has others."""
+    """The response to a live command or message: the acknowledgement ``live-response``. Only the twin has others."""
 
     status: int = 200
     value: Any = UNSET
@@ -66,7 +66,7 @@ Answer = Ack | Response | DittoError | After | Iterable["Answer"] | None
 ``None`` sends nothing."""
 
 Delayed: TypeAlias = tuple[float, Envelope]
-"""A message and after how many seconds it is sent."""
+"""A message and the seconds after which it is sent."""
 
 
 class HandlerStoppedError(Exception):
@@ -99,7 +99,7 @@ def call(handler: Callable[[Any], Answer], signal: Any, retry: Retry | None, wor
 
 
 INBOX_SECONDS = 2 * 86_400.0
-"""A copy of a request arrives before: no answer counts for more than a day (``correlate.max_timeout``)."""
+"""Copies of a request arrive within this time: answers count for at most a day (``correlate.max_timeout``)."""
 INBOX_BYTES = 256 * 1024 * 1024
 
 _SCHEMA = """
@@ -186,9 +186,9 @@ class OpenDelivery:
         """
         self._outbox, self._work, self._correlation_id = outbox, work, correlation_id
         self._labels, self._missing = frozenset(labels), set(labels)
-        # seconds that the handler has asked for since the end of its time was last looked at
+        # seconds that the handler has requested since its deadline was last checked
         self.extension = 0.0
-        # whether an order of the requester to cancel it was read
+        # whether the requester's cancellation was read
         self.is_cancelled: Callable[[], bool] = lambda: False
         self.held = held and bool(labels)
         self._lock = threading.Lock()
@@ -218,7 +218,7 @@ class OpenDelivery:
             check_declared(label, self._labels)
         if keep is not None:
             keep(answers)
-        # progress is no answer
+        # progress is not an answer
         labels -= {label_of(message) for _, message in answers if message.status == PROCESSING}
         for delay, message in answers:
             outbox.send(self._correlation_id, message, self._work, delay)
@@ -242,10 +242,10 @@ class OpenDelivery:
 
 
 Order: TypeAlias = tuple[str, str, str]
-"""The request that an order cancels: its topic, its correlation-id and its reply-id."""
+"""A cancelled request: its topic, its correlation-id and its reply-id."""
 
 MAX_ORDERS = 10_000
-"""Orders that are remembered, many more than are read while a handler works."""
+"""Cancellations that are remembered, many more than are read while a handler works."""
 
 
 def read_order(record: Any) -> Order | None:
@@ -259,10 +259,10 @@ def read_order(record: Any) -> Order | None:
 
 
 class Orders(Latest[Order, None]):
-    """The latest orders that a receiver has read, before their requests are handled, or meanwhile."""
+    """The latest cancellations that a receiver has read, before their requests are handled, or meanwhile."""
 
     def note(self, record: Any) -> None:
-        """Note a record that was read, if it is an order."""
+        """Note a record that was read, if it is a cancellation."""
         if (order := read_order(record)) is not None:
             self[order] = None
 

@@ -88,7 +88,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
 
     def _answer(self, signal: Signal, opened: OpenDelivery, *, automatic: bool = False) -> None:
         """Call the handler and send its answers; with ``automatic`` acknowledge the labels that it left open."""
-        # the reply-id is a hash, and nearly always there are no orders
+        # the reply-id is a hash, and nearly always there are no cancellations
         opened.is_cancelled = lambda: (
             bool(self._orders) and (signal.topic, signal.correlation_id, signal.reply_id) in self._orders
         )
@@ -111,7 +111,7 @@ class _Receiver(Client, Generic[AnyStatistics]):
             opened.send(signals.failure(signal, error), missing=True, keep=keep)
 
     def close(self) -> None:
-        """Stop after the signal at hand, store the answers (for at most 5 s), commit, release the labels.
+        """Stop after the current signal, store the answers (for at most 5 s), commit, release the labels.
 
         The group handles signals with delayed answers again. May be called twice; a handler's call returns at once.
         """
@@ -151,9 +151,9 @@ class Responder(_Receiver[ResponderStatistics]):
     exception becomes a nack with status 500 (a ``DittoError``: its own) and the error's text; with ``retry`` after the
     last attempt, or as soon as the next one would begin after the deadline.
 
-    A command whose timeout is over is not handled, as its sender has been answered, but counted (``expired``) and
+    A command whose timeout has passed is not handled, as its sender has been answered, but counted (``expired``) and
     logged; with ``expired="handle"`` it is handled, and ``signal.expired`` is true. The clock is the broker's. One that
-    its requester takes back before is not handled either (``cancelled``); a handler at work sees ``signal.cancelled``.
+    its requester cancelled before is not handled either (``cancelled``); a handler at work sees ``signal.cancelled``.
 
     With ``topics`` it handles the records of these that request acknowledgements, as :class:`RecordSignal`, instead of
     commands and messages. Records that request none are ignored, and no record has a response.
@@ -178,9 +178,9 @@ class Responder(_Receiver[ResponderStatistics]):
         :param topics: real names of topics, which ``correlate.request_topics`` allows; without ``live-response``
         :param group: its members share the work and exactly these labels; ``None``: alone, all signals from now on
         :param start: where a group without offsets begins
-        :param expired: ``skip`` or ``handle`` commands whose timeout is over
-        :param retry: how often the handler is called for a signal for which it raises anything but a ``DittoError``;
-            its thread waits meanwhile. Closed then, it leaves the signal to its group
+        :param expired: ``skip`` or ``handle`` commands whose timeout has passed
+        :param retry: how often the handler is called for a signal for which it raises an error other than a
+            ``DittoError``; its thread waits meanwhile. Closed then, it leaves the signal to its group
         :param once: the file of this member of a group, created if it does not exist, with the requests that it has
             carried out, and their answers; ``None``: it may carry a request out again after a crash
         :param on_error: called with the error that ends the responder, if one does
@@ -240,7 +240,7 @@ class Subscriber(_Receiver[SubscriberStatistics]):
     signal are the requested ones that this subscriber declared. They are acknowledged with 200 when the handler
     returns, unless it answered them with ``signal.ack(…)`` or returns an answer, such as ``Ack(204)``, or ``Response``
     to a live command or message. If it raises, they get a nack. Signals that its filter drops, that ``visible`` hides
-    or that it has no subscription for are acknowledged weakly, so that no requester waits for this subscriber in vain.
+    or that it has no subscription for are acknowledged weakly, so that no requester waits for this subscriber.
 
     The labels belong to this subscriber, or to its group, as those of a :class:`Responder` do. If another client has
     them once their lease could not be renewed in time, it continues without them and declares them again.
@@ -258,7 +258,7 @@ class Subscriber(_Receiver[SubscriberStatistics]):
         :param labels: those that this subscriber issues
         :param group: its members share the signals and exactly these labels; ``None``: alone, all signals from now on
         :param start: where a group without offsets begins
-        :param expired: ``skip`` or ``handle`` live commands and messages whose timeout is over, as a ``Responder``
+        :param expired: ``skip`` or ``handle`` live commands and messages whose timeout has passed, as a ``Responder``
         :param retry: as of a ``Responder``
         :param automatic: acknowledge when the handler returns; otherwise the application calls ``signal.ack(…)``, in
             any thread, and signals that it has not acknowledged are handled again after a crash

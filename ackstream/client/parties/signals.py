@@ -29,17 +29,17 @@ from ackstream.protocol.ledger import reply_id
 from ackstream.settings.security import Secret
 
 Expired = Literal["skip", "handle"]
-"""Whether a command whose deadline is over is handled."""
+"""Whether a command whose deadline has passed is handled."""
 
 
 class ResponderStatistics(msgspec.Struct, frozen=True):
     """Signals and answers by outcome.
 
-    ``received`` is the sum of ``handled``, ``skipped`` (invalid requests), ``expired`` (their deadline was over),
-    ``cancelled`` (taken back before) and ``repeated`` (answered as before: ``once``); of the handled ones ``failed``
-    ended in an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for their time or for the lease
-    of the labels, ``sending`` ones for the broker; ``lost`` ones were rejected by it, or are under labels that another
-    client has. ``unreadable`` records could not be unpacked.
+    ``received`` is the sum of ``handled``, ``skipped`` (invalid requests), ``expired`` (their deadline had passed),
+    ``cancelled`` (by its requester, before) and ``repeated`` (answered as before: ``once``); of the handled ones
+    ``failed`` ended in an exception. ``answers`` were stored by the broker, ``delayed`` ones wait for their time or for
+    the lease of the labels, ``sending`` ones for the broker; ``lost`` ones were rejected by it, or are under labels
+    that another client has. ``unreadable`` records could not be unpacked.
     """
 
     received: int
@@ -74,10 +74,10 @@ class Signal:
 
     :ivar labels: the requested acknowledgements that its receiver issues, in order of the request
     :ivar response_required: whether the sender requires a response
-    :ivar response_wanted: whether this receiver is to respond to a live command or message
+    :ivar response_wanted: whether this receiver has to respond to a live command or message
     :ivar timeout_ms: how long answers count; ``None`` if that is unknown (an event)
     :ivar timestamp: the broker's time in epoch milliseconds, from which the timeout of a command or message runs
-    :ivar expired: whether it was awaited, and its timeout was over, when the handler was called: its sender has been
+    :ivar expired: whether it was awaited, and its timeout had passed, when the handler was called: its sender has been
         answered, mostly with 408
     """
 
@@ -98,12 +98,12 @@ class Signal:
     __getstate__ = without_client
 
     def working(self, extend: float | str | None = None) -> None:
-        """Acknowledge that the work goes on (status 102) under all labels, and as a response if one is wanted.
+        """Acknowledge that the work continues (status 102) under all labels, and as a response if one is wanted.
 
         From any thread. Other members of a group that get the signal after its first timeout see it as expired.
 
-        :param extend: seconds, or a duration such as ``"30s"``, that it may still take from now on: answers count so
-            long, at most ``correlate.max_timeout`` after the request. ``None``: no longer than before
+        :param extend: seconds, or a duration such as ``"30s"``, that it may still take from now on: answers count until
+            then, at most ``correlate.max_timeout`` after the request. ``None``: no longer than before
         :raises DittoError: the duration is invalid
         """
         headers = {} if extend is None else {names.EXTEND: str(Duration.parse(duration_text(extend)))}
@@ -117,17 +117,17 @@ class Signal:
 
     @cached_property
     def reply_id(self) -> str:
-        """The id of the request in all that the service writes about it; a copy that is read again has the same."""
+        """The id of the request in the service's records about it; a copy that is read again has the same."""
         return reply_id(self.correlation_id, self.topic, self.partition, self.offset)
 
     @property
     def identity(self) -> str:
-        """The key of the request in a file: its reply-id, which a topic made anew may repeat, and its time."""
+        """The key of the request in a file: its reply-id, which a re-created topic may repeat, and its time."""
         return f"{self.reply_id}-{self.timestamp}"
 
     @property
     def cancelled(self) -> bool:
-        """Whether its requester has taken it back, as far as is known; from any thread. Answers are late then."""
+        """Whether its requester has cancelled it, as far as is known; from any thread. Answers are late then."""
         # a copy in another process does not know
         return self._open is not None and self._open.is_cancelled()
 
@@ -180,7 +180,7 @@ def read_signal(
     if record.value is None:
         raise json_invalid("The record has no value (a tombstone).")
     envelope = _decode(record, key)
-    # correlate counts answers for as long
+    # correlate accepts answers for the same time
     request = read_request(envelope, max_timeout_ms=SMART_MAXIMUM_MS)
     own = tuple([name for name in request.awaited if name not in BUILT_IN and name in labels])
     required, timeout_ms = request.response_required, request.timeout_ms
@@ -295,7 +295,7 @@ def _ack(signal: Signal, ack: Ack, label: str) -> Envelope:
 def _response(signal: Signal, response: Response) -> Envelope:
     command = signal.envelope
     if signal.channel != "live" or isinstance(signal, RecordSignal):
-        raise unknown_topic_path(str(command.topic), "A client responds to live signals alone: acknowledge a label.")
+        raise unknown_topic_path(str(command.topic), "A client responds to live signals only: acknowledge a label.")
     headers = {**response.headers, names.CORRELATION_ID: signal.correlation_id, names.RESPONSE_REQUIRED: False}
     # a header may have made the command live
     topic = msgspec.structs.replace(command.topic, channel="live")

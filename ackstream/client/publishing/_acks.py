@@ -20,7 +20,7 @@ from ackstream.protocol.intervals import Interval, Intervals
 from ackstream.protocol.messages import CONFLATION_MS, MAX_NUMBER
 
 Takeovers: TypeAlias = Sequence[tuple[str, int]]
-"""Those of the answer to a logon (``CommandAck``)."""
+"""The takeovers in the answer to a logon (``CommandAck``)."""
 
 RENUMBERED = "renumbered"
 """The reason of a message that is sent under a new number: another store has used its own."""
@@ -34,23 +34,23 @@ class Logon(NamedTuple):
 
 
 def last_own(session: str, takeovers: Takeovers) -> int:
-    """Return up to which number those of a store that took over with ``session`` are its own: before the next store."""
+    """Return the last number that a store which took over with ``session`` used: before the next store."""
     sessions = [name for name, _ in takeovers]
     if session in sessions[:-1]:
         return takeovers[sessions.index(session) + 1][1]
-    # of a session from before all takeovers that are remembered it is only known that others have followed it
+    # of a session before all remembered takeovers it is only known that others have followed
     forgotten = session and sessions[:-1] and session != sessions[-1]
     return 0 if forgotten else MAX_NUMBER
 
 
 MAX_TIMEOUT_MS = 60_000
-"""However long answers take, the estimate is no longer."""
+"""Upper limit of the estimate, however long answers take."""
 
 MAX_PAUSE_MS = 300_000
-"""A silent service gets the next repetition after this time at the latest, or after the timeout if it is longer."""
+"""Maximum pause between repetitions to a silent service, unless the timeout is longer."""
 
 MAX_BURST = 1_024
-"""The most messages that are sent again at a time."""
+"""Maximum number of messages that are sent again at a time."""
 
 
 class Retransmission:
@@ -69,13 +69,13 @@ class Retransmission:
     """
 
     def __init__(self, ack_timeout_ms: int, conflation_ms: int | None = None) -> None:
-        """Wait for ``ack_timeout_ms`` at least, and as long as the service holds merged acks back, besides."""
+        """Wait at least ``ack_timeout_ms``, plus the time for which the service holds back merged acks."""
         self._shortest = ack_timeout_ms
         self._held_back = CONFLATION_MS if conflation_ms is None else conflation_ms
         self._mean: float | None = None
         self._deviation, self._answered = 0.0, 0
         self.repeated: dict[int, int] = {}
-        """Unanswered messages that were sent again, and when first: which copy will be answered is unknown."""
+        """Unanswered messages that were sent again, and when first: the answer may be to either copy."""
         self._burst = 1
         # how long the last answer took, if it was to the originals
         self._perhaps: int | None = None
@@ -84,7 +84,7 @@ class Retransmission:
 
     @property
     def timeout_ms(self) -> int:
-        """How long the oldest message waits for an answer."""
+        """Maximum wait of the oldest message for an answer."""
         expected = 0.0 if self._mean is None else self._mean + 4 * self._deviation
         return max(self._shortest, min(round(expected), MAX_TIMEOUT_MS) + self._held_back)
 
@@ -125,7 +125,7 @@ class Retransmission:
             self._burst = min(2 * self._burst, MAX_BURST)
 
     def note(self, reason: str | None) -> None:
-        """Take into account why an answer came: that to a duplicate shows that the original was not lost."""
+        """Take the reason for an answer into account: one to a duplicate shows that the original was not lost."""
         if reason == DUPLICATE:
             if self._perhaps is not None:
                 self.measure(self._perhaps)
@@ -135,7 +135,7 @@ class Retransmission:
 ASK_SECONDS = 3.0
 SETTLE_TIMEOUT = 30.0
 ROLES_AGAIN_SECONDS = 600.0
-"""How often a publisher without a question names its required roles again (or each third of ``settle.durable_lease``,
+"""How often an idle publisher names its required roles again (or each third of ``settle.durable_lease``,
 after which settle forgets those of silent writers, if that is more often)."""
 
 
@@ -178,7 +178,7 @@ class WriterAcknowledgements(Awaited):
         self._asked_at = self._answered_at = time.monotonic()
 
     def begin(self, first: int, next_seq: int, holes: Iterable[Interval], timeout: float) -> None:
-        """Ask settle which samples of earlier runs are complete; ``holes`` are numbers of none, unless it knows these.
+        """Query which samples of earlier runs are complete; ``holes`` are unused numbers, unless settle knows them.
 
         :param first: the first sample that the publisher keeps, for a writer that settle does not know
         """
@@ -202,7 +202,7 @@ class WriterAcknowledgements(Awaited):
             self.changed.notify_all()
 
     def keep_roles(self) -> None:
-        """Name the roles again, if it is time, or if settle has not answered; to be called now and then."""
+        """Name the roles again if that is due, or if settle has not answered; to be called regularly."""
         pause = SETTLE_TIMEOUT
         if self._answered_at >= self._asked_at:
             lease_ms = None if self._state is None else self._state.lease_ms
@@ -261,7 +261,7 @@ class WriterAcknowledgements(Awaited):
         return retained[0][0] if retained else None
 
     def fresh_state(self, timeout: float) -> readers.WriterState:
-        """Ask settle for the state of the writer, and wait for the answer."""
+        """Request the state of the writer from settle, and wait for the answer."""
         before, roles = self._state, self._qos.required
 
         def is_answer() -> bool:

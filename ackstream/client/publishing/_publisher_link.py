@@ -69,7 +69,7 @@ class PublisherLink:
         self._thread.start()
 
     def log_on(self) -> Logon:
-        """Begin the session, and withdraw the numbers that no message will have."""
+        """Begin the session, and withdraw the numbers that will not be used."""
         options, timeout = self._options, self._options.logon_timeout
         kept = self._store.numbers()
         first = kept[0] if kept else self._store.last + 1
@@ -80,7 +80,7 @@ class PublisherLink:
             answer = self._answered_logon(headers, timeout)
             found = self._messages.logged_on(answer.seq or 0, answer.highest or 0, answer.takeovers)
         else:
-            # nobody waits for the last number: with the logon's time in nanoseconds, begin above any used one, even if
+            # no one waits for the last number: with the logon's time in nanoseconds, begin above any used one, even if
             # the file lost its end
             begin = stored.timestamp * 1_000_000
             found = self._messages.logged_on(self._store.discarded, begin, self._takeovers(headers, timeout))
@@ -174,7 +174,7 @@ class PublisherLink:
             raise error(f"Kafka did not store a command of {self._name} within {timeout} s: {cause}.") from cause
 
     def _takeovers(self, headers: Headers, timeout: float) -> Takeovers | None:
-        """Return whose the numbers of kept messages are, for whom alone an answer is waited; ``None``: not known."""
+        """Return the session of the kept messages' numbers, from which alone answers count; ``None``: not known."""
         if len(self._store):
             try:
                 return self._answered_logon(headers, timeout).takeovers
@@ -185,7 +185,7 @@ class PublisherLink:
         return () if self._store.session else ((self._id, 0),)
 
     def _answered_logon(self, headers: Headers, timeout: float) -> CommandAck:
-        """Return the answer to the logon; a service that could not process it is asked again after a pause."""
+        """Return the answer to the logon; it is repeated after a pause if the service could not process it."""
         deadline = time.monotonic() + timeout
         while True:
             began = monotonic_ms()
@@ -207,7 +207,7 @@ class PublisherLink:
 
     def _on_stored(self, seq: int, _metadata: Any) -> None:
         if self._closing.is_set():
-            # it was closed in this thread, and buffered records are sent nevertheless
+            # it was closed in this thread, but buffered records are still sent
             return
         self._away = False
         self.life.guard(lambda: self.send_again(self._messages.accepted(seq)))
@@ -242,7 +242,7 @@ class PublisherLink:
             log.warning("A record of %s is not an acknowledgement (offset %s): %s", record.topic, record.offset, error)
             return
         if not self.life.alive:
-            # numbers of a later publisher are other messages than ours
+            # numbers of a later publisher are not those of this one
             return
         call_handler(self._options.on_ack, ack)
         cid = ack.cid or ""

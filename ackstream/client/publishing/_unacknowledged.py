@@ -141,7 +141,7 @@ class UnacknowledgedMessages(Awaited):
             count, first = len(self._messages), next(iter(self._messages.numbers()), None)
         return (
             f"The publisher {self._options.name} waits for acknowledgements of {count} messages, from number {first} on"
-            ": look whether Kafka and `ackstream submit persist` run, or enlarge the window."
+            ": check that Kafka and `ackstream submit persist` run, or enlarge the window."
         )
 
     def resend(self, seq: int) -> KeptMessage | None:
@@ -252,7 +252,7 @@ class UnacknowledgedMessages(Awaited):
             self.changed.notify_all()
         stage, windowed, now = self._options.stage, self._options.windowed, time.time_ns() // 1_000_000
         for seq in good:
-            # a message of an earlier run has no company
+            # a message of an earlier run has no context
             entry, duplicate = opened[seq], seq == last and ack.reason == DUPLICATE
             context, first = None if entry is None else entry.context, good[0] if windowed else seq
             receipt = Receipt(seq, stage, context, first, now, duplicate)
@@ -294,7 +294,7 @@ class UnacknowledgedMessages(Awaited):
             entry.future.set_exception(self.ended)
 
     def _fits(self, sizes: Iterable[int]) -> int:
-        """Return for how many messages of these sizes the window has room; a larger one goes alone."""
+        """Return the number of messages of these sizes that fit into the window; a larger one is sent alone."""
         many, taken = len(self._in_flight), self._bytes
         for size in sizes:
             if many and (many >= self._options.window or taken + size > self._options.window_bytes):
@@ -319,7 +319,7 @@ class UnacknowledgedMessages(Awaited):
         return self._messages.discarded >= last or len(self._messages) == 0
 
     def _return(self, seq: int, reason: str) -> None:
-        """Return a refused message, a duplicate or one that is renumbered; withdrawn ones were returned before."""
+        """Report a refused, duplicate or renumbered message; withdrawn ones were reported before."""
         if reason == WITHDRAWN:
             return
         with self.changed:

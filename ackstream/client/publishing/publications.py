@@ -121,7 +121,7 @@ class PublishStatistics(msgspec.Struct, frozen=True):
 
 
 class Open(NamedTuple):
-    """The company of an open message: where its receipt goes, and the application's own object."""
+    """The context of an open message: the destination of its receipt, and the application's own object."""
 
     future: Future[Receipt]
     context: Any
@@ -180,7 +180,7 @@ class Publications:
         return [*headers, *self._own, (wire.SEQ, number), (wire.ACK, b",".join(asked))]
 
     def withdrawal(self, first: int, last: int, ack: bytes = b"none") -> Headers:
-        """Return the headers of the command that no messages of these numbers will come."""
+        """Return the headers of the command that withdraws these numbers."""
         return self._command(b"withdraw", (wire.FIRST, b"%d" % first), (wire.SEQ, b"%d" % last), (wire.ACK, ack))
 
     def logon(self, cid: str, first: int | None, window: int, conflation_ms: int | None, store: str = "") -> Headers:

@@ -34,7 +34,7 @@ class Publisher(Client):
     messages.
 
     With ``writer_qos`` the publisher also tracks the acknowledgements of readers (see :class:`SampleReader`): it can
-    wait for them, calls back for each, and blocks while readers are too far behind. Safe to use from several threads.
+    wait for them, calls a handler for each, and blocks while readers lag too far. Safe to use from several threads.
     Handlers and callbacks of futures run in the threads that read and send: they should be quick and must not publish.
     """
 
@@ -106,7 +106,7 @@ class Publisher(Client):
             ``processed``, ``completed`` with the command id; ``persisted``, which is merged if the topic has a log
         :param cid: the command id; ``None``: the number
         :param ack_immediately: its acknowledgement does not wait for others
-        :param timeout: seconds to wait for room in the window; ``None``: forever. From the tenth on that is in the log
+        :param timeout: seconds to wait for room in the window; ``None``: forever. A wait of ten seconds is logged
         :return: a future that ends with the receipt; fails with a ``RefusedError``, with ``PublisherClosedError`` or
             with the error that ended the publisher. It cannot be cancelled: the message is sent
         :raises BadParameterError: an argument has a wrong type or a reserved name; nothing was numbered or kept
@@ -236,7 +236,7 @@ class Publisher(Client):
         other readers that are known have acknowledged it.
 
         :param max_wait: seconds; ``None``: forever
-        :raises ReaderTimeout: some messages are not complete; names those whom the oldest message waits for
+        :raises ReaderTimeout: some messages are not complete; names the parties that the oldest message waits for
         """
         self._tracked.wait(max_wait)
 
@@ -250,7 +250,7 @@ class Publisher(Client):
         return self._tracked.first_unacknowledged
 
     def waiting_for(self, timeout: float = SETTLE_TIMEOUT) -> tuple[str, ...]:
-        """Return who has not acknowledged the oldest incomplete message: readers by name, then roles below quorum.
+        """Return the parties that the oldest incomplete message waits for: readers by name, then roles below quorum.
 
         :raises SettleTimeout: the settle job does not answer
         """
@@ -281,7 +281,7 @@ class Publisher(Client):
         """Wait at most ``timeout`` seconds until Kafka has all messages, then fail open futures; may be called twice.
 
         Stage ``persisted``: call :meth:`publish_flush` before, to wait for the tables. Within a callback it waits for
-        nothing. If an exception leaves the ``with`` block, ``FlushTimeout`` is logged alone.
+        nothing. If an exception leaves the ``with`` block, ``FlushTimeout`` is only logged.
 
         :raises FlushTimeout: unsent messages are lost without a ``store``; ``on_failed_write`` got each (``closed``)
         """

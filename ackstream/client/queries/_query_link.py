@@ -58,7 +58,7 @@ class QueryLink:
         # set when there is something to do before the next heartbeat
         self._wake = threading.Event()
         self._link.start(f"ackstream-query-{name}", self._receive, self._steer, guard=self.life.guard)
-        # heartbeats go on while a handler of the application works
+        # heartbeats continue while a handler of the application works
         self._beating = self.life.thread(self._keep_session, f"ackstream-query-{name}-alive")
         self._beating.start()
 
@@ -181,7 +181,7 @@ class QueryLink:
             self.send("heartbeat", {"processed"}, beat)
 
     def _begin_again(self) -> None:
-        """Log on after the loss of the session, and resume the subscriptions; failures are tried again."""
+        """Log on after the loss of the session, and resume the subscriptions; failures are retried."""
         with self.order:
             try:
                 self.execute("logon", {"processed"}, self._options).wait("processed")

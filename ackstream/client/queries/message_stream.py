@@ -17,7 +17,7 @@ from ackstream.protocol.queries import Position
 SUBSCRIBING = frozenset({"subscribe", "sow_and_subscribe"})
 
 MAX_BUFFERED_BYTES = 32_000_000
-"""Of messages in a stream that the application has not received; further ones wait in Kafka."""
+"""Maximum bytes of messages in a stream that the application has not received; further ones wait in Kafka."""
 
 Location = tuple[int, int]
 """Partition and offset of a record with an answer."""
@@ -119,12 +119,12 @@ class MessageStream(OfOneProcess, Iterator[LogMessage]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether it has taken all messages that were there for it."""
+        """Whether it has taken all messages that had arrived for it."""
         return self._taken == self._offered
 
     @property
     def reached(self) -> Position | None:
-        """The position in the log up to which it has been given everything, once it has caught up, if it knows."""
+        """The position in the log up to which it has received everything, once it has caught up, if known."""
         return _latest(self.position, self._marked, self._passed)
 
     @property
@@ -142,7 +142,7 @@ class MessageStream(OfOneProcess, Iterator[LogMessage]):
     # -- for the client that reads -----------------------------------------------------------------------------------
 
     def begin_again(self, cid: str) -> None:
-        """Go on with the answers to another command, which subscribes to the messages after :attr:`reached`."""
+        """Continue with the answers to another command, which subscribes to the messages after :attr:`reached`."""
         with self._changed:
             self.cid = cid
             self.acks = [ack for ack in self.acks if ack.ack_type != "processed"]
@@ -202,7 +202,7 @@ class MessageStream(OfOneProcess, Iterator[LogMessage]):
         return self._bookmarks is not None and not self._bookmarks.received(str(self.sub_id), message.bookmark)
 
     def add_ack(self, id_: str, ack: CommandAck) -> None:
-        """Add an acknowledgement; drop a duplicate, and a bookmark behind messages that were not taken."""
+        """Add an acknowledgement; drop a duplicate, and a bookmark after messages that were not taken."""
         begins = False
         with self._changed:
             if ack.cid is not None:
@@ -289,7 +289,7 @@ def resumption(stream: MessageStream) -> dict[str, str]:
 
 
 class QuerySession:
-    """Whether the session is lost, since when it was silent, and which subscriptions are ``unresumed`` in this one."""
+    """The state of a session: whether it is lost, its last answer, and its ``unresumed`` subscriptions."""
 
     def __init__(self, heartbeat: float) -> None:
         self.lost = False

@@ -26,7 +26,7 @@ class QueryClient(Client):
     Each command waits for ``processed``. One that is refused raises the error of its reason (``RefusedError``); one
     that times out raises ``CommandTimeout``, and a subscription that it may leave behind is cancelled. A client that
     was away for more than twice its heartbeat has lost its session: it logs on again by itself, and every subscription
-    goes on where it was in the log. One whose name is taken ends. Safe to use from several threads.
+    continues at its position in the log. One whose name is taken ends. Safe to use from several threads.
     """
 
     @takes(QueryOptions)
@@ -62,7 +62,7 @@ class QueryClient(Client):
                 wanted.append(f"ack_conflation={options.conflation_ms}ms")
             answer = self._link.log_on({record_headers.OPTIONS: ",".join(wanted)})
             self.effective_conflation_ms = answer.effective_conflation_ms
-            """How often the log's end is reported, if the service cannot do it as often as requested."""
+            """The interval of reports of the log's end, if the service cannot grant the requested one."""
             stack.pop_all()
 
     def sow(
@@ -79,7 +79,7 @@ class QueryClient(Client):
 
         :param filter: such as ``/order/price > 10 AND /state = 'open'``, or RQL: ``gt(order/price,10)``
         :param order_by: paths, ``/price DESC, /id``; by default in the order of the log
-        :param top_n: the most records to return; 0 to only count them (``stats``)
+        :param top_n: maximum number of records to return; 0 to only count them (``stats``)
         :param keys: only records with these keys; ``BadParameterError`` if one contains a comma
         """
         headers = _headers(topic=topic, filter=filter, order_by=order_by, top_n=top_n, sow_keys=_joined(keys))

@@ -104,7 +104,7 @@ class QueueLink:
         return message
 
     def halt(self, *, halted: bool) -> None:
-        """Hand out nothing more and want nothing more, or go on."""
+        """Stop handing out and requesting messages, or resume."""
         with self.changed:
             self._session.stopped = halted
             # before any settlement that makes room
@@ -153,7 +153,7 @@ class QueueLink:
     def _has_expired(self, delivery: queues.MessageDelivered) -> bool:
         if expired := self._session.expire(delivery, monotonic_ms()):
             remedy = "give the queue a longer lease, or the consumer a smaller backlog"
-            log.warning("The lease of %s ended before the application asked for it: %s.", delivery.message, remedy)
+            log.warning("The lease of %s ended before the application requested it: %s.", delivery.message, remedy)
         return expired
 
     def _pop_ready(self) -> QueueMessage:

@@ -14,10 +14,10 @@ from ackstream.protocol.queues import Alive, Bind, Bound, MessageDelivered, NotS
 from ackstream.protocol.readers import SampleOutcome
 
 MAX_MISSING = 1_000
-"""The most deliveries that one record reports as lost."""
+"""Maximum number of deliveries that one record reports as lost."""
 
 MAX_BATCH = 1_000
-"""The most messages settled by one record, which stays far smaller than Kafka's limit."""
+"""Maximum number of messages settled by one record, which stays far smaller than Kafka's limit."""
 
 
 class AckBatches:
@@ -69,7 +69,7 @@ class QueueSession:
         self._bind = bind
         self._identity = (bind.queue, bind.consumer, bind.session)
         self._session: Session[int] = Session(AGAIN_SECONDS * 1_000)
-        # a sign of life of a session that does not exist: the queue only answers, behind the settlements before it
+        # a sign of life of a session that does not exist: the queue only answers, after the settlements before it
         self._question = Alive(bind.queue, bind.consumer, (bind.session + 1) % 2**53)
         self._pause = self._ask_at = inf
         self.unanswered = True
@@ -82,9 +82,9 @@ class QueueSession:
         self._unconfirmed: dict[Alive, None] = {}
         self.held: dict[str, MessageDelivered] = {}
         """The deliveries that are not settled."""
-        # when leases end: they begin with the report of the delivery, and anew with that of the handing out
+        # when leases end: they start with the report of the delivery, and again with that of the handing out
         self._lease_ends: dict[str, int] = {}
-        # when the application got the messages, and when it last went on working
+        # when the application received the messages, and when it last extended its work
         self._worked: dict[str, tuple[int, int]] = {}
         self._handed_out = self._reported_out = self._handings = 0
         self._batches, self._counts = batches, counts
@@ -106,7 +106,7 @@ class QueueSession:
         if record.number <= self._last:
             self._counts["copies"] += 1
             return None
-        # only so many: a number may be anything
+        # limited, since a number may have any value
         if passed := range(max(self._last + 1, record.number - 100_000), record.number):
             self._missing += passed
             self._counts["missing"] += len(passed)
@@ -152,7 +152,7 @@ class QueueSession:
             )
 
     def working(self, delivery: MessageDelivered, now_ms: int) -> list[SettleMessages]:
-        """Begin the lease of a delivery anew; return the records to send: at most one each third of a lease."""
+        """Restart the lease of a delivery; return the records to send: at most one each third of a lease."""
         self._check_session(delivery)
         if self.held.get(delivery.message) is not delivery:
             raise PreconditionNotMetError(
@@ -213,7 +213,7 @@ class QueueSession:
 
     def expire(self, delivery: MessageDelivered, now_ms: int) -> bool:
         """Return whether the lease of a delivery has ended; if so, it is not the consumer's any more."""
-        # the queue may have delivered it anew meanwhile
+        # the queue may have delivered it again meanwhile
         held = self.held.get(delivery.message) is delivery
         if held and self.lease_left(delivery, now_ms) != 0:
             return False

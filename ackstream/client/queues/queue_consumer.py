@@ -26,7 +26,7 @@ class QueueStatistics(msgspec.Struct, frozen=True):
 
     ``received`` deliveries arrived, ``copies`` of them again after a crash of the service (the application never saw
     those); ``accepted``, ``failed`` and ``rejected`` were settled, ``refused`` settlements had no effect; ``expired``
-    leases ended before the application asked for the message; ``unavailable`` messages could not be read; ``missing``
+    leases ended before the application requested the message; ``unavailable`` messages could not be read; ``missing``
     answers of the service did not arrive, and were requested again; ``lost`` sessions expired because the service
     received no sign of life.
     """
@@ -67,7 +67,7 @@ class QueueConsumer(Client):
         :param name: unique at the queue; a second consumer of the same name takes the messages of the first
         :param handler: called with each message, in a thread of its own; ``None``: the application receives them
         :param batch_handler: instead of ``handler``: gets a list of those at hand, which are settled together
-        :param max_batch: how many it is called with at most
+        :param max_batch: maximum length of that list
         :param mode: who settles a message, as above
         :param backlog: messages it wants to hold at once; ``None``: 255; the queue may allow fewer
         :param outcomes: how it may settle besides ``accepted``
@@ -121,7 +121,7 @@ class QueueConsumer(Client):
     def receive(self, timeout: float | None = None) -> QueueMessage | None:
         """Return the next message; where the library settles, the one that this thread received before is accepted.
 
-        :param timeout: seconds; ``None``: for ever
+        :param timeout: seconds; ``None``: forever
         :return: ``None`` after the timeout, and once the consumer is closed
         :raises NotConnectedError: another consumer of the same name has taken over
         """
@@ -143,7 +143,7 @@ class QueueConsumer(Client):
         self._link.halt(halted=True)
 
     def start(self) -> None:
-        """Go on after :meth:`stop`."""
+        """Resume after :meth:`stop`."""
         self._link.halt(halted=False)
 
     @property

@@ -75,7 +75,7 @@ class QueueMessage(Message):
         self._settle(self.delivery, outcome)
 
     def working(self) -> None:
-        """Report that the work goes on: the lease begins anew, up to ``max_lease`` of the queue since the handing out.
+        """Report that the work continues: the lease restarts, up to ``max_lease`` of the queue since the handing out.
 
         Call it as often as you like: a record is sent each third of a lease at most, and none without a lease. The
         queue reports to ``on_refused`` when a lease has ended before, or may not last longer.
@@ -138,7 +138,7 @@ def takes_call(mode: AckMode, outcome: SampleOutcome) -> bool:
 
 
 class MessageFetcher:
-    """Reads records by offset, nearby ones in one request; ``absence`` is why one is not there. For one thread."""
+    """Reads records by offset, nearby ones in one request; ``absence``: why one is missing. For one thread."""
 
     def __init__(self, connection: Connection, lake: Lake | None) -> None:
         self._lake = lake

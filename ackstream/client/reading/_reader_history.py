@@ -24,7 +24,7 @@ UNANSWERED_MS, UNANSWERED_PERIODS = 10_000, 3
 
 
 class ReaderHistory(Awaited):
-    """What a reader got and has not finished; the caller sends :meth:`due`, and :meth:`confirm` takes the answers."""
+    """The unfinished samples of a reader; the caller sends :meth:`due`, and :meth:`confirm` takes the answers."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class ReaderHistory(Awaited):
         super().__init__()
         self._final = False
         self.counts: Counter[str] = Counter()
-        """By the names of ``ReaderStatistics``, those of the reader and its link included."""
+        """Counts by the names of ``ReaderStatistics``, including those of the reader and its link."""
         self.reports: dict[str, AckReports] = {}
-        """By writer, of those whose first sample for this reader is known."""
+        """Reports by writer, for those whose first sample for this reader is known."""
         self.gaps: set[str] = set()
-        """Writers of whom samples are stored behind some of which nothing is known."""
+        """Writers with stored samples after some whose state is unknown."""
         self.start = start
         self._qos, self._clock = qos, clock
         self._max_samples, self._max_bytes = max_samples, max_bytes
@@ -62,7 +62,7 @@ class ReaderHistory(Awaited):
         self._offsets = OpenOffsets()
 
     def begin(self, known: KnownWriter) -> None:
-        """Continue with a writer at the sample where this reader stopped, by the settle job."""
+        """Continue with a writer at the sample where this reader stopped, according to the settle job."""
         with self.changed:
             acknowledged = Intervals(known.acknowledged, start=known.start)
             reports = self.reports[known.writer] = AckReports(self._qos, self.start, known.writer, acknowledged)
@@ -289,7 +289,7 @@ class ReaderHistory(Awaited):
         try:
             return self._wanted(sample)
         except Exception:
-            # better a sample too many than one too few
+            # an extra sample is better than a missing one
             log.exception("The filter failed for %s of %s; the application gets it.", sample.seq, sample.publisher)
             return True
 

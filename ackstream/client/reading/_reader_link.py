@@ -34,7 +34,7 @@ from ackstream.settings import Lake
 log = logging.getLogger(__name__)
 
 POLL_MS = 20
-"""The longest time that an acknowledgement waits to be sent."""
+"""Maximum time that an acknowledgement waits to be sent."""
 
 MAX_RECORDS = 500
 RECOVER_SECONDS = 1.0
@@ -42,7 +42,7 @@ REPEAT_SECONDS = 5.0
 COMMIT_SECONDS = 5.0
 
 ASKING = "ackstream-readers"
-"""The name that lists of readers are addressed to. Two clients that ask at once get each other's, equal answers."""
+"""The name that lists of readers are addressed to. Two clients with requests at once get each other's equal answers."""
 
 
 class ReaderLink:
@@ -169,7 +169,7 @@ class ReaderLink:
                 self._history.catch_up(known)
 
     def _exceed(self, epoch: int) -> None:
-        """Start anew with a later epoch than that of an earlier reader, whose clock may have been ahead."""
+        """Start again with a later epoch than that of an earlier reader, whose clock may have been ahead."""
         # two readers that start at the same time may receive the same answer: one must be later
         later = epoch + 1 + time.time_ns() % 1_000
         if later >= 2**63:
@@ -207,7 +207,7 @@ class ReaderLink:
     def _keep_reading(self, now: float) -> None:
         self._positions.limit(self._partitions, now)
         if self._is_due("gaps", now, AGAIN_SECONDS):
-            # ask for the state again if a record of stored was missed: unreadable, or stamped by a slow clock
+            # request the state again if a record of stored was missed: unreadable, or stamped by a slow clock
             if self._again is None and (self._history.gaps or self._unreadable != self.link.unreadable):
                 self._again, self._unreadable = Parts(), self.link.unreadable
             if self._again is not None:
@@ -251,7 +251,7 @@ class ReaderLink:
 
 
 def delete_durable_subscription(bootstrap_servers: Brokers, *, name: str, timeout: float = 60.0) -> None:
-    """Remove a reader for good; a running one ends. Its name begins anew, its acknowledgements for a role count.
+    """Remove a reader for good; a running one ends. Its name starts afresh; its acknowledgements for a role count.
 
     :param bootstrap_servers: ``host:port,…`` or the Kafka of the settings
     :param timeout: seconds to wait for the settle job

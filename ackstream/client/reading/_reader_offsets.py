@@ -25,19 +25,19 @@ from ackstream.settings import Lake
 log = logging.getLogger(__name__)
 
 FETCH_ROWS, FETCH_BYTES = 2_000, 16_000_000
-"""How many rows, and about how many bytes, are read from the table at once."""
+"""Number of rows, and approximate bytes, that are read from the table at once."""
 
 FIRST_ROWS = 100
-"""How many rows are read while their size is unknown."""
+"""Number of rows that are read while their size is unknown."""
 
 LOOK_BACK = 1_000
-"""The least number of records of each partition that are read when older ones are looked for."""
+"""Minimum number of records of each partition that are read in a search for older ones."""
 
 LOOKBACK_MS = 10 * 60_000
-"""How long messages may be in Kafka before they are stored, for a reader that has no earlier samples to receive."""
+"""Maximum time between Kafka and the table for a message, for a reader without earlier samples to receive."""
 
 DROP_SECONDS = 10.0
-"""How long messages that wait to be stored may hold up reading."""
+"""Maximum time for which messages that wait to be stored may hold up reading."""
 
 
 class ReaderPositions:
@@ -221,7 +221,7 @@ def read_stored(
 ) -> tuple[list[Sample], list[Interval]]:
     """Return the first ``limit`` samples in ``runs`` (ascending, not empty), in order, and the numbers not stored.
 
-    Any error shows that the table cannot be read; its type depends on the storage. ``StartError``: there is none.
+    Any error shows that the table cannot be read; its type depends on the storage. ``StartError``: no table.
     """
     from ackstream.lake import reading  # noqa: PLC0415 - it loads slowly, and most clients never need it
 

@@ -26,7 +26,7 @@ RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 """The first and the longest pause before a handler is called again with a sample for which it has failed."""
 
 FEW_INSTANCES = 1_000
-"""As many are remembered without a look at whether they still matter."""
+"""Number that is remembered without a check whether they still matter."""
 
 
 class SampleCache:
@@ -217,7 +217,7 @@ class OpenOffsets:
             for partition, offset in offsets.items() if first <= number <= last else ():
                 found[partition] = min(offset, found.get(partition, offset))
         for writer, (first, last, offsets) in list(self._dropped.items()):
-            # samples of others that were dropped behind these offsets are read again, too
+            # samples of others that were dropped after these offsets are read again, too
             rest = {part: offset for part, offset in offsets.items() if part not in found or offset < found[part]}
             self._dropped[writer] = (first, last, rest)
             if not rest:

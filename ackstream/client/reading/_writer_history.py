@@ -15,7 +15,7 @@ from ackstream.protocol.messages import SessionRun, SessionRuns
 from ackstream.protocol.readers import AckInterval, AppAck, AppAckConf, AutoReason, ProtocolAck, ReaderStart
 
 YOUNG_RUNS = 500
-"""As many unconfirmed runs are kept apart, by the AppAck that had them first: those of 10 s. Older ones are merged."""
+"""Unconfirmed runs that are kept apart, by the AppAck that had them first: those of 10 s. Older ones are merged."""
 
 Report: TypeAlias = AppAck | ProtocolAck
 
@@ -122,7 +122,7 @@ class ReorderBuffer:
 
     @property
     def has_gap(self) -> bool:
-        """Whether samples are known to be stored behind some of which nothing is known."""
+        """Whether samples are known to be stored after some whose state is unknown."""
         return self._decided.watermark < self._decided.highest
 
 
@@ -202,7 +202,7 @@ class AckReports:
         return min(since) + self._qos.app_ack_period_ms if since else None
 
     def due(self, now: int) -> Report | None:
-        """Return the report to send now, if enough samples are waiting or the period is over."""
+        """Return the report to send now, if enough samples are waiting or the period has passed."""
         enough = sum(run.last - run.first + 1 for run in self._waiting) >= self._qos.samples_per_app_ack
         over = self.deadline is not None and now >= self.deadline
         return self.flush(now) if enough or over or self._qos.kind == "protocol" else None
@@ -227,14 +227,14 @@ class AckReports:
         if self.unanswered_since is None:
             self.unanswered_since = now
         if len(self._sent) > YOUNG_RUNS:
-            # settle is away, or slow: a report must not cost more and more. Merged runs are confirmed with the last of
-            # them
+            # settle is unavailable, or slow: a report must not cost more and more. Merged runs are confirmed with the
+            # last of them
             self._old += _merged(self._sent)
             self._sent = []
         return AppAck(reader.reader, self._writer, reader.epoch, self._count, intervals, reader.role, start)
 
     def _intervals(self, now: int) -> tuple[AckInterval, ...]:
-        """Return everything acknowledged, ascending; neighbours that differ in nothing are one interval (R15)."""
+        """Return everything acknowledged, ascending; equal neighbours are one interval (R15)."""
         intervals = [AckInterval(first, last, reported=True) for first, last in self._confirmed]
         for run in (*self._old, *self._sent):
             response = run.response if now - run.at <= self._qos.response_keep_ms else None

@@ -28,7 +28,7 @@ from ackstream.protocol.rql.patterns import matches_any
 log = logging.getLogger(__name__)
 
 ANY = 2**31
-"""As many samples as are available."""
+"""All available samples."""
 
 
 class ReaderStatistics(msgspec.Struct, frozen=True):
@@ -93,18 +93,18 @@ class SampleReader(Client):
         :param handler: called with each sample, in a thread of its own; ``None``: the application takes them
         :param batch_handler: instead of ``handler``: gets a list of those at hand, acknowledged together or not at all
         :param max_batch: how many it is called with at most
-        :param retry: how often it is called for a sample, in order; ``None``: again and again, others meanwhile
+        :param retry: how often it is called for a sample, in order; ``None``: without limit, others meanwhile
         :param qos: when it acknowledges, and how many samples it keeps; ``None``: the defaults of ``ReaderQos``
         :param role: the required subscription it serves
         :param durable: samples are kept for it while it is away; ``False``: a temporary reader
-        :param writers: whose messages it reads; ``*`` stands for any run of characters
+        :param writers: publishers whose messages it reads; ``*`` stands for any run of characters
         :param topics: which of their subjects it wants
         :param filter: which samples of those subjects it wants, by their content
         :param labels: those that it issues for messages that request them
         :param lake: where the tables are, for samples that Kafka has deleted; ``None``: missing ones end the reader.
             It is opened at once
-        :param max_samples: reading pauses while as many wait to be stored, or are unacknowledged
-        :param max_bytes: reading pauses while as many bytes of them do
+        :param max_samples: reading pauses while this number waits to be stored, or is unacknowledged
+        :param max_bytes: reading pauses while this number of bytes does
         :param start_timeout: seconds to wait for the settle job
         :param on_error: called with the error that ends the reader, if one does
         :param on_connection: called when ``connected``, or ``disconnected``: its reports are not stored, or settle has
@@ -154,7 +154,7 @@ class SampleReader(Client):
     def take(self, max_samples: int = ANY, timeout: float | None = 0.0) -> list[Sample]:
         """Remove samples from the reader's cache; ``application-auto`` acknowledges them at once.
 
-        :param timeout: seconds to wait if none is available; ``None``: for ever
+        :param timeout: seconds to wait if none is available; ``None``: forever
         :raises ReaderClosedError: the reader was closed
         :raises TakenOverError: another reader has started under this name
         """
@@ -165,7 +165,7 @@ class SampleReader(Client):
 
         They stay, and count for ``max_samples`` of the reader, until they are taken, or replaced under KEEP_LAST.
 
-        :param timeout: seconds to wait if none is available; ``None``: for ever
+        :param timeout: seconds to wait if none is available; ``None``: forever
         :param unread: only those that were not accessed before
         :raises ClientError: as :meth:`take`
         """
@@ -209,7 +209,7 @@ class SampleReader(Client):
 
     @property
     def labels(self) -> frozenset[str]:
-        """The labels that are ours at the moment."""
+        """The labels that are held at the moment."""
         return self._labels.held
 
     @property
@@ -262,7 +262,7 @@ class SampleReader(Client):
         self._link.link.stop.set()
 
     def _handle_all(self) -> None:
-        """Call the handler with the samples at hand, and with one for which it has failed, until the reader ends."""
+        """Call the handler with the present samples, and with one for which it has failed, until the reader ends."""
         failed = FailedSamples(self._retry)
         while self._handler is not None:
             handler, most = self._handler

@@ -40,8 +40,8 @@ class Sample(Message):
     """A message as a reader receives it.
 
     :ivar seq: the publisher's sequence number of it
-    :ivar partition: of the Kafka topic ``messages``, as is ``offset``
-    :ivar session: of the publisher, empty if it named none; ``None`` in a message from the table
+    :ivar partition: that of the Kafka topic ``messages``, as is ``offset``
+    :ivar session: the publisher's, empty if it named none; ``None`` in a message from the table
     """
 
     seq: int
@@ -116,9 +116,9 @@ class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
     :ivar depth: with ``keep-last``, how many samples of an instance (a topic and key) are kept for the application
     :ivar minimum_separation_ms: the time-based filter: of samples of an instance that were published closer together,
         only the first reaches the application; the others are acknowledged as ``filtered``
-    :ivar samples_per_app_ack: an AppAck is sent when as many samples are waiting, or after the period
+    :ivar samples_per_app_ack: an AppAck is sent when this number of samples is waiting, or after the period
     :ivar app_ack_period_ms: how often waiting and unconfirmed samples are reported
-    :ivar max_response_length: the most bytes of response data in an acknowledgement
+    :ivar max_response_length: maximum bytes of response data in an acknowledgement
     :ivar response_keep_ms: how long after the acknowledgement repeated AppAcks contain the response
     """
 
@@ -149,10 +149,10 @@ class ReaderQos(msgspec.Struct, frozen=True, kw_only=True):
 class WriterQos(msgspec.Struct, frozen=True, kw_only=True):
     """How a writer keeps samples and waits.
 
-    :ivar max_samples: the most samples it keeps; ``None`` for any number
+    :ivar max_samples: the maximum number of samples it keeps; ``None``: no limit
     :ivar max_blocking_ms: with ``keep-all``, how long a write waits for room
     :ivar propagate_no_response: whether acknowledgements without response data reach the callback
-    :ivar required: roles besides those of the settings, and how many different readers of each; they hold until a
+    :ivar required: roles besides those of the settings, and how many different readers of each; they apply until a
         publisher of the name names others. ``None`` leaves them; an empty dict removes them, which completes samples
     """
 

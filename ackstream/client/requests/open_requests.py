@@ -83,7 +83,7 @@ class OpenRequests:
         self.counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._open: dict[bytes, OpenRequest] = {}
-        # keys, not requests: an answered one stays here until its time comes, and must not keep its reply in memory
+        # keys, not requests: an answered one stays here until its timeout, and must not keep its reply in memory
         self._agenda: list[tuple[float, bytes]] = []
         self._answered: Latest[bytes, None] = Latest(REMEMBERED)
         self._amendable: Latest[bytes, None] = Latest(REMEMBERED)
@@ -125,7 +125,7 @@ class OpenRequests:
     def accepts(self, request: OpenRequest, reply: Reply) -> bool:
         """Return whether a reply is to this request, and not to another one of the same correlation-id.
 
-        The reply to an unreadable request names no thing: its id alone shows that, and it may wait in ``early``.
+        The reply to an unreadable request names no thing: only its id shows that, and it may wait in ``early``.
         """
         if reply.reply_id == request.reply_id:
             return True
@@ -185,7 +185,7 @@ class OpenRequests:
         return False
 
     def due(self, now: float) -> list[tuple[OpenRequest, Verdict]]:
-        """Close and return the requests whose time is over."""
+        """Close and return the expired requests."""
         found: list[tuple[OpenRequest, Verdict]] = []
         with self._lock:
             while self._agenda and self._agenda[0][0] <= now:

@@ -59,7 +59,7 @@ class Reply:
 
     @property
     def is_update(self) -> bool:
-        """Whether it is no reply yet: the request stays open."""
+        """Whether it is an update, not the reply: the request stays open."""
         return self.completed_by == UPDATE
 
     @property
@@ -180,9 +180,9 @@ def described(outcome: Reply | Stored) -> tuple[dict[str, Any], str | None]:
         return {}, None
     found = {"ackstream.status": outcome.status, "ackstream.completed_by": outcome.completed_by}
     if not outcome.ok:
-        # decoded apart: who asked may change the message before it reads it
+        # decoded separately: the requester may change the message before it reads it
         own = replace(outcome)
-        # a reply that is no message of the protocol has no further attributes
+        # a reply that is not a message of the protocol has no further attributes
         with suppress(DittoError):
             return found | {"ackstream.missing": own.missing}, own.explanation
     return found, None
@@ -193,8 +193,8 @@ class Updates(Iterator[Reply]):
 
     Each update is a ``Reply`` whose ``completed_by`` is ``progress``; a copy is not given again. At most 1,000 unread
     updates and 16 MB are kept; older ones are dropped with a warning in the log, but the reply has all answers. A loop
-    that is left early frees them: the request goes on, and its reply is dropped. Safe to use from several threads; each
-    update goes to one of them.
+    that is left early frees them: the request continues, and its reply is dropped. Safe to use from several threads;
+    each update goes to one of them.
 
     :ivar reply: the future of the reply
     :ivar correlation_id: that of the request, for ``Requester.cancel``
@@ -235,7 +235,7 @@ class Updates(Iterator[Reply]):
         return future
 
     def give(self) -> None:
-        """Give updates, and once there are none the outcome of the request, to those that wait."""
+        """Give updates, and after the last one the outcome of the request, to the waiting callers."""
         with self._lock:
             while self._waiting and (self._unread or self.reply.done()):
                 future = self._waiting.popleft()
@@ -262,5 +262,5 @@ class Updates(Iterator[Reply]):
                 raise StopIteration
             return found
         finally:
-            # a wait that was interrupted takes no update
+            # an interrupted wait takes no update
             future.cancel()

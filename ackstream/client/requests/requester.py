@@ -36,7 +36,7 @@ class Requester(Client):
     """Sends commands, messages and records, and returns a future for each reply. Safe to use from several threads.
 
     Thousands may be in flight: one thread reads all replies and runs the futures' callbacks, which should be quick.
-    While the broker is away, requests are kept and sent when it is back; duplicates of a reply are dropped. Every
+    While the broker is unavailable, requests are kept and sent afterwards; duplicates of a reply are dropped. Every
     future ends, with the reply or with an error that names the correlation-id, at the latest when the request's timeout
     and ``grace`` have passed since the broker stored it.
     """
@@ -157,7 +157,7 @@ class Requester(Client):
 
         :param topic: its real name, which ``correlate.request_topics`` allows; otherwise no reply arrives
         :param headers: further record headers
-        :raises DittoError: the timeout is negative, or no duration
+        :raises DittoError: the timeout is negative, or not a duration
         :raises UnreachableError: the topic does not exist, or no broker answers
         """
         return self._send_record(new)
@@ -192,7 +192,7 @@ class Requester(Client):
     def cancel(self, correlation_id: str) -> bool:
         """Cancel a request, once it is stored: its future ends with the status 499, or with a reply decided before.
 
-        :return: whether the request is open and awaits a reply; otherwise nothing is done
+        :return: whether the request is open and awaits a reply; otherwise the call has no effect
         """
         request = self._requests.find(correlation_id.encode())
         if request is None or request.wait is None:

@@ -191,7 +191,7 @@ def test_the_twin_alone_responds_to_its_commands():
     for answer in (Response(204), [Ack(), Response(204)]):
         with pytest.raises(DittoError, match="is not supported") as refused:
             messages(SIGNAL, answer)
-        assert refused.value.description == "A client responds to live signals alone: acknowledge a label."
+        assert refused.value.description == "A client responds to live signals only: acknowledge a label."
 
 
 def test_an_acknowledgement_has_the_schema_version_of_the_signal():

@@ -35,7 +35,7 @@ def make(**arguments: Any) -> KeptMessage:
         ({"acks": "received"}, "acks is 'received', which is one text"),
         ({"cid": 7}, "cid is 7: give str, not int"),
         ({"ack_immediately": 1}, "ack_immediately is 1: give bool, not int"),
-        ({"headers": [("\udcff", b"")]}, "headers has '\\\\udcff': a surrogate alone is no character"),
+        ({"headers": [("\udcff", b"")]}, "headers has '\\\\udcff': a surrogate alone is not a character"),
         ({"topic": "\udcff"}, "topic has '\\\\udcff'"),
         ({"cid": "\udcff"}, "cid has '\\\\udcff'"),
     ],

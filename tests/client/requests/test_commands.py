@@ -178,5 +178,5 @@ def test_an_application_has_headers_of_its_own_but_none_that_decide_how_it_is_an
     for name in ("correlation-id", "requested-acks", "ce_requestedacks", "response-required", "kafka_replyTopic"):
         with pytest.raises(BadParameterError, match=f"headers has {name}, which is the service's own"):
             address_record({name: "x"}, timeout=None, acks=["twin"], correlation_id="c")
-    with pytest.raises(BadParameterError, match="a surrogate alone is no character"):
+    with pytest.raises(BadParameterError, match="a surrogate alone is not a character"):
         address_record({"tenant": "\ud800"}, timeout=None, acks=["twin"], correlation_id="c")
