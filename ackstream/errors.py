@@ -24,7 +24,7 @@ class AckstreamError(Exception):
     """Root of the tree. The text is a sentence or a few that a person can act on."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep text and attributes in a copy or another process, whatever the arguments of the class."""
+        """Keep text and attributes in a copy or another process, for any arguments of the class."""
         return _copied, (type(self), self.args), vars(self)
 
 

@@ -336,7 +336,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(tables.outcomes, tables.sql, tables.maintain, tables.migrate, administration.redrive),
     *(administration.register, monitoring.topics, administration.acls, administration.password, conformance),
 )
-"""In the order of the help text."""
+"""The commands in the order of the help text."""
 for command in COMMANDS:
     app.command(NAMES.get(command.__name__))(command)
 app.add_typer(messages.readers, name="readers")

@@ -74,7 +74,7 @@ class Outbound:
         """Decide which messages and acknowledgements a signal gets; ``time`` is the value of ``time:now`` in filters.
 
         ``extra`` returns fields of a thing; if it raises, the label of the target gets the error. Without its labels
-        ``held`` the connection issues ``live-response`` alone.
+        ``held`` the connection issues only ``live-response``.
         """
         labels = self._labels
         own = {*labels.declared, *labels.issued} if held else set()

@@ -61,7 +61,7 @@ def _passed(sample: Sample) -> str:
 class Route(Client):
     """Forwards messages until it is closed, or an error ends it (:meth:`wait_closed`).
 
-    A message that the other system refuses stays unacknowledged, is logged, and is tried again at the next start; its
+    A message that the other system refuses stays unacknowledged, is logged, and is retried at the next start; its
     publisher finds the route in ``waiting_for``. Once the reader's buffer is full of them, the route ends.
     """
 
@@ -137,14 +137,14 @@ class Route(Client):
             if not samples and not self._passing and self._reader.full:
                 raise HandlerFailedError(
                     f"The other system has refused all messages that the route {self._route.name} may hold: remove the"
-                    " causes that its log names; they are tried again at the next start."
+                    " causes that its log names; they are retried at the next start."
                 )
             for sample in samples:
                 self._keep()
                 self._pass_on(sample)
 
     def _keep(self) -> None:
-        """Keep the label, and issue it where it is due, even while the other system accepts nothing."""
+        """Keep the label, and issue it where it is due, even while the other system accepts no messages."""
         now = time.monotonic()
         self._labels.keep(now)
         self._outbox.turn(now)
@@ -172,7 +172,7 @@ class Route(Client):
         self._finish(sample, ReaderClosedError("The route is closed."))
 
     def _confirm(self) -> None:
-        """Issue the label for messages that all readers behind the route have finished with."""
+        """Issue the label for messages that all readers beyond the route have finished with."""
         for seq, sample in list(self._awaiting.items()):
             if self._publisher.is_sample_app_acknowledged(seq):
                 self._awaiting.pop(seq, None)

@@ -179,7 +179,7 @@ def _end(waiter: asyncio.Future[None]) -> None:
 
 @lru_cache(maxsize=1_024)
 def early(wanted: Subscription) -> Subscription:
-    """Return a subscription without its extra fields, and with those parts of its filter alone that need none."""
+    """Return a subscription without its extra fields, and with only the parts of its filter that need none."""
     selected, tree = parse_selector(wanted.extra_fields or "thingId"), wanted.filter
     parts = tree.args if isinstance(tree, Combination) and tree.op == "and" else (tree,)
     kept = tuple(part for part in parts if part is not None and not concerns(part, selected))
@@ -224,7 +224,7 @@ TOPICS = ("signals", "acks", "twin-acks", "replies", "ledger", "audit", "events"
 
 @contextmanager
 def connected(settings: Settings) -> Iterator[Dependencies]:
-    """Connect to Kafka for the block; ``SettingsError``: unfit authentication; ``LocalError``: the broker is away."""
+    """Connect to Kafka for the block; ``SettingsError``: unfit authentication; ``LocalError``: no broker."""
     gateway = with_access_file(settings.gateway)
     audit = Audit(gateway.audit)
     with Authenticator(gateway, audit.failed) as authenticator:

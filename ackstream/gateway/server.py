@@ -215,7 +215,7 @@ class Certificates:
     def renew(self) -> None:
         """Read all files; ``SettingsError``: one of them is missing or unfit."""
         try:
-            # before the context: a change in between is seen at the next look
+            # before the context: a change in between is noticed at the next check
             authorities = b"" if self._tls.client_ca is None else self._tls.client_ca.read_bytes()
             context = self._tls.context()
         except (OSError, ValueError) as error:
@@ -226,7 +226,7 @@ class Certificates:
 
 
 def connections_within(wanted: int) -> int:
-    """Let the process have as many connections as wanted, and return how many it may have."""
+    """Raise the process's limit of connections as wanted, and return the number it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + wanted // 2 + _OTHER_FILES
     if soft < needed:
@@ -268,7 +268,7 @@ def _state(connection: Any) -> tuple[object, float | None]:
     unread = transport.get_write_buffer_size()
     read = transport.written - unread
     if not isinstance(connection, H11Protocol):
-        # a WebSocket counts as unread only then: before, a little is written between two looks, and pings end it
+        # a WebSocket counts as unread only then: before, a little is written between two checks, and pings end it
         if transport.is_closing() or not connection.writable.is_set():
             return (read,), UNREAD_SECONDS
         incomplete = connection.frames or connection.conn.reader.buffer

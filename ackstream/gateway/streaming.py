@@ -64,7 +64,7 @@ class UnreadMessages:
         self._overflown = False
 
     def put(self, message: Message) -> None:
-        """Add a message behind all others."""
+        """Append a message."""
         if self._waiting.full():
             self._overflow_now()
             return

@@ -28,7 +28,7 @@ SILENT_SECONDS = 12.0
 
 
 class ClientConnection(TopicReader):
-    """The consumer and the producer of a client whose name is the key of its records; for one thread but to send."""
+    """A client's consumer and producer; its name is the key of its records. For one thread; ``send``: for any."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class PartitionAssignment:
         """Begin at the ends: every record written after this returns will be read. Topics have their real names.
 
         ``consumer``: with auto_offset_reset earliest; ``addressed``: the topic of which only the partition of the name
-        is read. Raises KafkaError: the broker went away.
+        is read. Raises KafkaError: the broker is unavailable.
         """
         self._consumer, self._name = consumer, name
         self._whole, self._addressed = tuple(whole), addressed

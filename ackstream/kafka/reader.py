@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 10.0
 SILENCE_SECONDS = 30.0
 """Maximum silence of a broker while records are missing."""
 NEAR = 1_000
-"""Maximum of records read to reach the next wanted one; a seek costs a request of its own."""
+"""Maximum number of records read to reach the next wanted one; a seek costs a request of its own."""
 
 Place: TypeAlias = tuple[str, int, int]
 """Topic, partition and offset of a record."""
@@ -258,8 +258,8 @@ def check_topics(
     consumer: Any, kafka: Kafka, *, reads: Iterable[str] = (), writes: Iterable[str] = (), group: str | None = None
 ) -> None:
     """Check that topics (real names) exist, and may be read and written, before a program waits for them."""
-    # Raises UnreachableError: a topic does not exist, or the broker went away; AccessRefusedError: the broker does not
-    # allow an operation, or the group.
+    # Raises UnreachableError: a topic does not exist, or the broker is unavailable; AccessRefusedError: the broker does
+    # not allow an operation, or the group.
     wanted = {"READ": tuple(reads), "WRITE": tuple(writes)}
     try:
         if kafka.security.protocol == "PLAINTEXT":

@@ -120,7 +120,7 @@ OF_TWIN = ("twin-acks", "events")
 def prepare(settings: Settings, names: Iterable[str] = TOPICS, party: Party | None = None) -> None:
     """Create missing topics, as :func:`ensure_topics`, and refuse unsuitable ones, before a job starts."""
     # AccessRefusedError: the broker does not allow ``party`` an operation; StartError, with the command that corrects
-    # it: records have their producer's time, may be accepted by one broker alone, or are refused for their size. Of
+    # it: records have their producer's time, may be accepted by one broker only, or are refused for their size. Of
     # ``names`` that are real ones, of topics of applications, only the first counts
     names, kafka = list(names), settings.kafka
     try:
@@ -263,7 +263,7 @@ def compare_topics(ours: Mapping[str, object], theirs: Mapping[str, object], who
 
 
 def ends(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition, open transactions included; KafkaError: the broker went away."""
+    """Return the next offset of each partition, open transactions included; KafkaError: the broker is unavailable."""
     # an admin client finds all of them; a consumer's own end_offsets() omits partitions whose leader has moved
     found = admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
     return {partition: entry.offset for partition, entry in found.items()}

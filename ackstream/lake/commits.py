@@ -64,7 +64,7 @@ def log_and_snapshot(spark: SparkSession, path: str) -> tuple[Any, Any]:
 
 
 def known_snapshot(spark: SparkSession, path: str) -> Any:
-    """Return the snapshot of a table that this process knows, which costs nothing, or a new one if that is too old."""
+    """Return the cached snapshot of a table, which costs nothing, or a new one if that is too old."""
     # It is too old with twice the commits of a checkpoint interval: commits add themselves to it, and only reading the
     # log again replaces them by a checkpoint, which another process may have made. It is also too old if the log does
     # not continue it.

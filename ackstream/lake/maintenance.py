@@ -78,7 +78,7 @@ def maintain(
 def register(spark: SparkSession, lake: Lake) -> tuple[int, int]:
     """Register the existing tables, and the questions about them as views, in ``lake.catalog``; return their numbers.
 
-    Repeated, it adds new tables and replaces the views. A catalog without views gets the tables alone.
+    Repeated, it adds new tables and replaces the views. A catalog without views gets only the tables.
 
     :raises StartError: the schema would end with the session, or the catalog refuses, or has another table of a name
     """

@@ -36,7 +36,7 @@ _GONE = (
 )
 
 _FOR_ALL = f"NOT coalesce(exists(headers, header -> header.name = '{FOR_QUEUE}'), false)"
-"""The condition for messages that are not for one queue alone."""
+"""The condition for messages that are not for one queue only."""
 
 _COLUMNS = (*POSITION, "subject", "key", "value", "headers", "received_at", "client")
 
@@ -59,7 +59,7 @@ def source_id(spark: SparkSession, lake: Lake) -> str:
 
 def between(tail: Tail, topics: Iterable[str], after: tuple[int, int, int], upto: tuple[int, int, int]) -> DataFrame:
     """Return the messages of topics after one position, up to and including another."""
-    # text, of numbers alone, as expressions are calls to the JVM; only batch has statistics that let files be skipped
+    # text, of numbers only, as expressions are calls to the JVM; only batch has statistics that let files be skipped
     position, near = f"struct({', '.join(POSITION)})", f"batch BETWEEN {after[0]} AND {upto[0]}"
     # unless the position is the end of its batch, some messages of the batch are after it
     found = _accepted(tail.frame(after[0] if after == end(after[0]) else after[0] - 1), topics)

@@ -215,7 +215,7 @@ def connect() -> DuckDBPyConnection:
 
 @contextmanager
 def database(lake: Lake, names: Iterable[str] = ALL_TABLES) -> Iterator[DuckDBPyConnection]:
-    """Open DuckDB with views of the existing tables, at present; StartError: one cannot be read. Times are in UTC."""
+    """Open DuckDB with views of the existing tables, at present; StartError: one is unreadable. Times are in UTC."""
     # functions of Spark work, too
     with connect() as connection:
         connection.execute("CREATE MACRO explode(list) AS unnest(list)")

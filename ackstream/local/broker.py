@@ -127,7 +127,7 @@ class Broker:
             return None
         except ValueError:
             pid = 0
-        # never another program to which the system has given the pid again
+        # never another program with a reused pid
         if pid > 0 and str(self._properties) in command_line(pid):
             return pid
         self._pid_file.unlink(missing_ok=True)

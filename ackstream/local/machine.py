@@ -120,14 +120,14 @@ TEMPORARY = "-Djava.io.tmpdir="
 
 
 def all_options(options: str) -> str:
-    """Return the options of a JVM behind those of the environment, in the order in which Java reads them."""
+    """Return the options of a JVM after those of the environment, in the order in which Java reads them."""
     return " ".join([*(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")), options])
 
 
 def check_surroundings(options: str = "", *, spark: bool = True) -> None:
-    """Refuse surroundings in which a JVM, with Spark or without, would fail later; LocalError has the remedy.
+    """Refuse an environment in which a JVM, with Spark or without, would fail later; LocalError has the remedy.
 
-    :param options: those of the JVM, beside those of the environment
+    :param options: options of the JVM, besides those of the environment
     """
     find_java()
     if 0 <= (files := resource.getrlimit(resource.RLIMIT_NOFILE)[1]) < LEAST_FILES:
@@ -342,7 +342,7 @@ def owner(port: int) -> str | None:
 
 
 if __name__ == "__main__":
-    # `make` runs this before anything is installed: this module and its imports need the standard library alone
+    # `make` runs this before anything is installed: this module and its imports need only the standard library
     try:
         find_java()
     except LocalError as error:

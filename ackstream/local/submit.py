@@ -1,4 +1,4 @@
-"""The whole ``spark-submit`` line of a job: its options, its entries of Spark, and the archive of its classes.
+"""The complete ``spark-submit`` line of a job: its options, its entries of Spark, and the archive of its classes.
 
 Java calls the archive application class-data sharing: with it, the JVM of a driver starts in half the processor time.
 It is written once per Java and PySpark, by running a short Spark program that does the work of the jobs.
@@ -27,7 +27,7 @@ from ackstream.settings.jobs import Spark
 from ackstream.settings.loading import DEFAULT_FILE, Local, settings_file
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""For a local master: the machine's name may not resolve, and a laptop's address may change while it moves."""
+"""The address for a local master: the machine's name may not resolve, and a laptop's address may change."""
 
 JAVA_OPTIONS, CLASS_PATH = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
 LOCAL_TABLES, LOCAL_FILES, LOCAL_LOG = "ackstream.LocalTables", "ackstream.LocalFiles", "ackstream.LocalLog"
@@ -193,7 +193,7 @@ def write_properties(path: Path, entries: Mapping[str, str]) -> None:
 
 
 def log_configuration(log_format: str) -> str:
-    """Return the files of Log4j by which the JVM logs warnings and errors alone, in a format of ``log.format``."""
+    """Return the files of Log4j by which the JVM logs only warnings and errors, in a format of ``log.format``."""
     names = ["log4j2.properties", *(["log4j2-json.properties"] if log_format == "json" else [])]
     return ",".join(machine.conf(name).as_uri() for name in names)
 
@@ -216,7 +216,7 @@ def local_variables(master: str) -> dict[str, str]:
         return {}
     # the one Python that certainly has the product; Spark looks up the address before it reads its own settings
     found = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1"}
-    # Java would have names of files in ASCII alone
+    # Java would support only ASCII in file names
     return found | ({"LC_ALL": "C.UTF-8"} if os.environ.get("LC_ALL") in ("C", "POSIX") else {})
 
 

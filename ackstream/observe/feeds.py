@@ -94,7 +94,7 @@ class LedgerFeed(TopicFeed):
         super().__init__(settings, ["ledger"], since)
 
     def records(self, timeout_ms: int = POLL_MS) -> list[LedgerEntry]:
-        """Return new records, waiting briefly for some; anything that is no record of the ledger is skipped."""
+        """Return new records, waiting briefly for some; anything else than a record of the ledger is skipped."""
         found = [
             read_entry((record.key or b"").decode("utf-8", "replace"), record.value, record.timestamp)
             for record in super().records(timeout_ms)

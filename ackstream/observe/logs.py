@@ -87,7 +87,7 @@ class LogFormatter(logging.Formatter):
 
 
 REPEAT_SECONDS = 10.0
-"""Time for which a line of the Kafka library is not repeated: with a broker away, each client logs twice a second."""
+"""Time for which a line of the Kafka library is not repeated: without a broker, each client logs twice a second."""
 
 
 class _Repetitions(logging.Filter):
@@ -123,7 +123,7 @@ def begin(program: str) -> Settings:
 
 
 def configure(settings: Log, stream: IO[str] | None = None, **fields: object) -> None:
-    """Let this process log to standard error or ``stream`` alone; ``fields`` are the context of all lines."""
+    """Let this process log only to standard error or ``stream``; ``fields`` are the context of all lines."""
     level = LEVELS[settings.level]
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(LogFormatter(fields, as_json=settings.format == "json"))

@@ -54,7 +54,7 @@ class _Publisher:
         self.stored, self.refused = (Trend(max(1, window // SLICES), SLICES) for _ in range(2))
 
     def lacking(self, acknowledged: Intervals) -> int:
-        # refused ones before the feed are unknown: those numbers count only behind the highest acknowledged one
+        # refused ones before the feed are unknown: those numbers count only after the highest acknowledged one
         first = max(acknowledged.start, min(self.since or 0, acknowledged.highest + 1))
         if first > self.last:
             return 0

@@ -13,9 +13,9 @@ AckDisposition: TypeAlias = Literal[
 
 ACKNOWLEDGEMENTS: Final[dict[AckDisposition, str]] = {
     "accepted": "it counts",
-    "progress": "its party works on it, and may have asked for more time (status 102)",
+    "progress": "its party works on it, and may have requested more time (status 102)",
     "duplicate": "the label was acknowledged before",
-    "unrequested": "its request did not ask for it",
+    "unrequested": "its label was not requested",
     "late": "the request was decided",
     "orphan": "there is no such request, or it was decided long ago",
     "undeclared": "no party had declared the label",

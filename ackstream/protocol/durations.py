@@ -1,6 +1,6 @@
 """Durations: amounts with a unit, such as ``10s``, ``500ms`` or ``1m``, and ISO 8601, such as ``PT10S``.
 
-Ditto's headers take the first notation alone, with an optional sign and unit (:class:`Duration`; source of the rules:
+Ditto's headers take only the first notation, with an optional sign and unit (:class:`Duration`; source of the rules:
 Eclipse Ditto, ``DittoDuration``). The settings, the command line and the headers of publishers and queries take both,
 without a sign and with a unit (:func:`read_duration`).
 """

@@ -66,7 +66,7 @@ class CommandAck(
     A conflated one has no command id: ``first`` and ``seq`` are the first and last sequence numbers it covers. With
     ``success`` everything before has been answered; with ``failure`` the two are equal, as for a topic without a log.
 
-    :ivar session: of the publisher whose numbers these are; another one of the name has other messages under them
+    :ivar session: the session of the publisher whose numbers these are; another one uses them for other messages
     :ivar highest: in the answer to a publisher's logon: the highest number ever received, where new numbers begin
     :ivar takeovers: in that answer: the sessions with which a publisher of another ``publisher-store``, or of none,
         followed, the oldest first, the present one last; each with the number up to which all were decided before
@@ -123,7 +123,7 @@ SUPPORTED: dict[str, dict[AckType, Support]] = {
     "flush": _BASIC | {"persisted": "yes", "completed": "yes"},
     "heartbeat": _BASIC,
 }
-"""The types that each command supports; all others are not supported, nor are the commands for deltas."""
+"""The types that each command supports; no others, and no commands for deltas, are supported."""
 
 
 def expected(command: str, asked: Collection[str], *, bookmark: bool = False, filtered: bool = False) -> set[str]:
@@ -139,7 +139,7 @@ NOT_SUPPORTED: Final = "not supported"
 
 @dataclass(frozen=True)
 class ClientCommand:
-    """One command of a publisher or query client; ``asked``: types of ack; ``top_n``: maximum of records."""
+    """One command of a publisher or query client; ``asked``: types of ack; ``top_n``: how many records."""
 
     name: str
     cid: str | None = None
@@ -242,7 +242,7 @@ class StoredRange(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     of the client's previous record; a batch that is replayed after a crash repeats its record.
 
     :ivar batch: the column of that name in ``messages``
-    :ivar session: the ``publisher-session`` of all that are stored: a record of another one that has such a number was
+    :ivar session: the ``publisher-session`` of all stored ones: a record of another one that has such a number was
         refused. Empty: they named none; ``None``: it is not known
     """
 

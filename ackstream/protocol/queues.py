@@ -105,7 +105,7 @@ class Bound(_Record, frozen=True, tag_field="type", tag="bound"):
     """The session has begun, or continues: missing numbers before this one were lost.
 
     :ivar backlog: messages it may hold at once (0: any number)
-    :ivar lease_ms: how long it may hold a message from the record on that reports it as received (0: for ever)
+    :ivar lease_ms: how long it may hold a message from the record on that reports it as received (0: forever)
     :ivar session_ms: the session is lost after this time without a record from the consumer
     :ivar max_lease_ms: how long it may hold a message that its application has received, if it continues working and
         there is a lease

@@ -170,9 +170,9 @@ class KnownWriter(msgspec.Struct, frozen=True, omit_defaults=True):
 
     :ivar start: the first sample that concerns the reader, as in its :class:`AppAck`
     :ivar written: the last sample that was stored
-    :ivar acknowledged: samples that the reader has acknowledged, and numbers that were refused and are no samples
+    :ivar acknowledged: samples that the reader has acknowledged, and refused numbers, which are not samples
     :ivar undelivered: stored samples still to be delivered: neither acknowledged nor done without the reader
-    :ivar sessions: the sessions of those, as in ``stored``; numbers between the runs are not known, or are no samples
+    :ivar sessions: the sessions of those, as in ``stored``; numbers between the runs are not known, or are not samples
     """
 
     writer: str
@@ -253,7 +253,7 @@ class WriterState(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="ty
     :ivar done: runs after ``released`` that all required readers have acknowledged
     :ivar waiting_for: without an acknowledgement of the oldest open sample: plain readers by name, then roles
     :ivar required: the roles that the writer itself requires
-    :ivar lease_ms: how long the writer may be silent before these are forgotten; ``None``: for ever
+    :ivar lease_ms: how long the writer may be silent before these are forgotten; ``None``: forever
     """
 
     writer: str

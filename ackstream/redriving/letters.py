@@ -13,7 +13,7 @@ from ackstream.kafka.reader import Place, TopicReader
 from ackstream.settings import Lake
 
 AT_ONCE = 500
-"""The most letters that are read or sent at once."""
+"""Maximum number of letters that are read or sent at once."""
 MOST_DIGITS = 19
 """The digits of the largest offset."""
 
@@ -127,7 +127,7 @@ def _selected(connection: Any, query: str, where: str) -> list[Any]:
     try:
         rows: list[Any] = connection.execute(query).fetchall()
     except duckdb.Error as error:
-        raise InputError(f"{where!r} is no condition over dead letters: {error}") from None
+        raise InputError(f"{where!r} is not a condition over dead letters: {error}") from None
     return rows
 
 
@@ -173,7 +173,7 @@ def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def all_of(reader: TopicReader, partitions: Iterable[int], topic: str) -> Iterator[Any]:
-    """Yield the records that partitions of a topic have now, partition by partition."""
+    """Yield the present records of a topic, partition by partition."""
     consumer = reader.consumer
     for partition in (TopicPartition(topic, number) for number in sorted(partitions)):
         start, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]

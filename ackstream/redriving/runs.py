@@ -89,10 +89,10 @@ def redrive(
     :param source: the real name of another system's dead letter topic, in place of the tables: of Kafka's share
         groups, Kafka Connect or Spring
     :param to: the real name of a topic to which all are sent, in place of their origins
-    :param rate: the most letters a second
+    :param rate: maximum number of letters a second
     :param dry_run: send nothing, only count
     :param progress: called after each transaction
-    :raises InputError: the condition is no SQL
+    :raises InputError: the condition is not SQL
     :raises RedriveStopped: too many came back, or another run has begun
     :raises UnreachableError: no broker answers, or a topic does not exist
     """
@@ -108,7 +108,7 @@ def redrive(
             report.redriven = len(_left(settings, reader, letters, report))
             return report
         with _Run(settings, reader, source, to, report) as run:
-            # after its start: the open transaction of a run that was killed is over
+            # after its start: the open transaction of a killed run has ended
             run.send(_left(settings, reader, letters, report), rate, progress)
     return report
 
@@ -185,7 +185,7 @@ class _Run(clients.Closing):
                 self._send(self._available(chunk))
             except errors.KafkaError as error:
                 raise UnreachableError(
-                    f"Dead letters were not read from Kafka or sent: {error}. Run the command again; none is sent twice."
+                    f"Dead letters were not read or sent: {error}. Run the command again; none is sent twice."
                 ) from error
             progress(self._report)
             self._count(time.monotonic())

@@ -1,6 +1,6 @@
 """Every setting, once: frozen typed values, read from ``conf/ackstream.toml`` and the environment.
 
-A section is imported when it is used: a client needs ``Kafka`` alone, and the models of all sections take longer to
+A section is imported when it is used: a client needs only ``Kafka``, and the models of all sections take longer to
 build than the client itself.
 """
 

@@ -40,7 +40,7 @@ def _command_topic(text: str) -> None:
 def _of_clients(mapping: dict[str, str]) -> None:
     for name in mapping:
         if not taken_headers({name: ""}):
-            problem = "the header {header} is set by the system alone, which acts upon it: remove it"
+            problem = "only the system sets the header {header}, which it acts upon: remove it"
             raise PydanticCustomError("internal_header", problem, {"header": name})
 
 
@@ -195,7 +195,7 @@ class _BrokerConnection(_Login):
 class MqttConnection(_BrokerConnection):
     """An MQTT broker of version 3.1.1 (``mqtt``) or 5 (``mqtt-5``).
 
-    ``reconnect_for_redelivery``: a message that fails is tried again; if false, it is acknowledged, and lost.
+    ``reconnect_for_redelivery``: a failed message is retried; if false, it is acknowledged, and lost.
     """
 
     type: Literal["mqtt", "mqtt-5"]

@@ -74,7 +74,7 @@ class Correlate(Part):
     @property
     def record_bytes(self) -> int:
         """The size of the largest record that the job may have to write, in bytes (docs/operate/operations.md)."""
-        # JSON written anew has up to four times the size; each label has an entry with the correlation-id; a dead
+        # rewritten JSON has up to four times the size; each label has an entry with the correlation-id; a dead
         # letter keeps parts of a key and a value as base64
         return 4 * self.max_value_bytes + 2_048 * self.max_labels + 262_144
 

@@ -62,7 +62,7 @@ def next_tick(
 
 
 class Mark(NamedTuple):
-    """A time, and the ends of the partitions after it: records behind the ends are later than the time."""
+    """A time, and the ends of the partitions after it: records after the ends are later than the time."""
 
     time: int
     ends: Mapping[Hashable, int]

@@ -48,7 +48,7 @@ DRIVER, SILENT_SECONDS = "The driver", 120.0
 DATA_LOSS = "failOnDataLoss"
 """The option that Spark names in every message about deleted records, of driver and executors."""
 _LOSS = (
-    "Kafka deleted records before the job read them, because it was away or behind for longer than retention.ms of "
+    "Kafka deleted records before the job read them, because it was stopped or behind for longer than retention.ms of "
     "their topic. To continue without them, set kafka.on_data_loss = continue (ACKSTREAM_KAFKA_ON_DATA_LOSS): the log "
     "then reports their number."
 )
@@ -65,7 +65,7 @@ POOL = "spark.scheduler.pool"
 class Job:
     """A job, as its room of ``ackstream.jobs`` describes it; it runs alone (:func:`main`), or with others in a session.
 
-    :ivar name: of the query and of its checkpoint, and of the party with its topics
+    :ivar name: the name of the query, of its checkpoint, and of the party with its topics
     :ivar build: creates the tables and starts the query with a trigger, in a session of its own
     :ivar trigger: the settings key of the query's trigger: an interval of Spark's, or milliseconds
     :ivar reads: the topics whose offsets its checkpoint counts, without that of its clock
@@ -75,7 +75,7 @@ class Job:
     :ivar answers: whether clients wait for its results: its tasks precede those of other jobs in the session
     :ivar check: refuses inconsistent settings before the first write
     :ivar rehearsal: settings, by their full keys, for a batch of a standby whose results are dropped; for queries that
-        write the emissions of their shards alone. ``None``: there is no rehearsal
+        write only the emissions of their shards. ``None``: there is no rehearsal
     """
 
     name: str

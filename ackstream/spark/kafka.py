@@ -69,7 +69,7 @@ def source(
 
     :param topics: the start of a new checkpoint by topic, without the prefix: :data:`EARLIEST`, :data:`LATEST`, offsets
         by partition (other partitions start at the earliest), or the time of the first record
-    :param limit: the maximum of records per batch; ``None``: no limit
+    :param limit: the maximum number of records per batch; ``None``: no limit
     """
     starts = {kafka.topic(name): start for name, start in topics.items()}
     limits = {} if limit is None else {"maxOffsetsPerTrigger": str(limit)}
@@ -89,7 +89,7 @@ def source(
 
 
 def reading_tasks(context: SparkContext) -> int | None:
-    """Return the maximum of tasks that read Kafka; ``None``: one per partition, as a cluster may get more cores."""
+    """Return the maximum number of tasks that read Kafka; ``None``: one per partition, as a cluster may grow."""
     # For a small batch, a task per partition costs more than reading the partitions one after the other.
     if is_local(context.master):
         return int(context.defaultParallelism)
@@ -135,7 +135,7 @@ FEW, FEW_BYTES = 500, 256 * 1024
 """Up to these numbers of records and bytes of values, sending from the driver is faster than starting a Spark job."""
 
 _OUTBOXES: dict[tuple[str, str], Outbox] = {}
-"""By job and connection: the writer of batches does not learn the end of its query."""
+"""By job and connection: the writer of batches is not notified of the end of its query."""
 
 
 def send(spark: SparkSession, records: Sequence[OutgoingRecord], kafka: Kafka, job: str) -> None:
@@ -154,7 +154,7 @@ def disconnect(job: str) -> None:
 
 
 def ticked(stream: DataFrame, ticks: str) -> DataFrame:
-    """Let ticks alone advance the watermark: a quiet stream gets its timeouts, and Spark drops no record as late."""
+    """Let only ticks advance the watermark: a quiet stream gets its timeouts, and Spark drops no record as late."""
     # ``timestamp`` becomes the time of a record or of a tick, in epoch milliseconds; ``ticks`` is a topic's real name.
     is_tick = F.col("topic") == ticks
     time = F.when(is_tick, _tick_time(stream.sparkSession)).otherwise(F.unix_millis("timestamp"))

@@ -1,7 +1,7 @@
 """The shell of a stateful query: one call handles all records of a shard in a batch; its state is a version and a blob.
 
 Grouping by shard instead of by correlation-id was measured to be 30 times faster; a call costs some milliseconds,
-mostly of pandas, so there are one or a few shards for each task. Time comes from ticks alone. A tick reaches all shards
+mostly of pandas, so there are one or a few shards for each task. Only ticks advance time. A tick reaches all shards
 as a row, so that a deadline fires in the batch that reads the tick, and it advances the watermark: its second is the
 time of later batches without a tick.
 """
@@ -214,7 +214,7 @@ def operate(records: DataFrame, key: str, handle: Handle, output: StructType | s
         _TOLD[spark] = spark.sparkContext.accumulator(Told(), _Latest())
     drops = spark.conf.get(REHEARSAL, None) is not None
     call = operator(handle, _TOLD[spark].add, spark.conf.get(LOG, None), drops=drops)
-    # last: Spark compiles no code across it, so that each row is copied before it and behind it
+    # last: Spark compiles no code across it, so that each row is copied before and after it
     rows = records.withWatermark(CLOCK, WATERMARK).groupBy(key)
     return rows.applyInPandasWithState(call, output, STATE_SCHEMA, "append", "EventTimeTimeout")
 

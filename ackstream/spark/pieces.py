@@ -162,14 +162,14 @@ def _mapped(path: str) -> Piece:
 
 
 class Aside(NamedTuple):
-    """The place of a checkpoint's pieces; without a ``directory`` (no local disk), all entries stay in the state."""
+    """The location of a checkpoint's pieces; without a ``directory`` (no local disk), all entries stay in the state."""
 
     directory: str | None = None
     keep: int = 0
 
     @classmethod
     def of(cls, spark: SparkSession, location: str) -> Aside:
-        """Return the place beside a checkpoint."""
+        """Return the location beside a checkpoint."""
         # shards also run without Spark
         from ackstream.spark.session import local_directory  # noqa: PLC0415
 
@@ -219,7 +219,7 @@ class PieceList(msgspec.Struct, array_like=True):
 
 
 class Pieces:
-    """The entries that a shard has put aside; it can put none aside without a store."""
+    """The entries that a shard has moved to pieces, for which it needs a store."""
 
     def __init__(self, store: PieceStore | None, kept: PieceList | None = None) -> None:
         """Continue with the result of :meth:`dump`; raise a ValueError for pieces without a store."""

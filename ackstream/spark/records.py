@@ -165,7 +165,7 @@ class Shelf:
         return sum(map(len, self._hot.values())) + len(self._pieces)
 
     def add(self, entries: Iterable[PieceEntry]) -> None:
-        """Add entries, behind all others."""
+        """Append entries."""
         hot = self._hot
         for entry in entries:
             if (found := hot.get(entry.hash)) is None:
@@ -222,7 +222,7 @@ class Shelf:
         yield from self._pieces.first()
 
     def entries(self) -> list[PieceEntry]:
-        """Return all entries; they stay."""
+        """Return all entries, without removing them."""
         return [*chain.from_iterable(self._hot.values()), *self._pieces.entries()]
 
     def dump(self, limit: int) -> Shelved:

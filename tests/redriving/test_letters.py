@@ -145,7 +145,7 @@ def test_letters_are_chosen_by_a_condition_over_the_tables(lake: Lake, where: st
 @pytest.mark.parametrize("where", ["", "reason =", "no_column = 1"])
 def test_a_condition_that_is_none_is_refused(lake: Lake, where: str):
     fill(lake)
-    with pytest.raises(InputError, match="is no condition over dead letters"):
+    with pytest.raises(InputError, match="is not a condition over dead letters"):
         from_tables(lake, where)
 
 

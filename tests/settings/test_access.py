@@ -73,6 +73,6 @@ def test_no_sentence_about_users_has_a_hash_or_a_password() -> None:
 def test_a_rule_is_for_subjects_and_roles() -> None:
     rule = AccessRule(subjects=("user:ada",), roles=("user:operator", "jwt:*")).rule
     assert rule.subjects == ("user:ada", "role:user:operator", "role:jwt:*")
-    for wrong, reason in (({}, "applies to no client"), ({"subjects": ["role:jwt:x"]}, "is a role: write 'jwt:x' into roles")):
+    for wrong, reason in (({}, "to no client"), ({"subjects": ["role:jwt:x"]}, "is a role: write 'jwt:x' into roles")):
         with pytest.raises(SettingsError, match=reason):
             loaded(access=[wrong])

@@ -107,9 +107,7 @@ def test_a_topic_with_fewer_partitions_than_before_stops_the_query() -> None:
     known: dict[str, int] = {}
     for found in ({"replies": 4, "acks": 2}, {"replies": 8, "acks": 2}):
         compare_partitions(known, found, "correlate")
-    with pytest.raises(
-        StoppedError, match=r"replies was re-created with 4 partitions while correlate ran, and had 8"
-    ):
+    with pytest.raises(StoppedError, match=r"replies was re-created with 4 partitions while correlate ran, and had 8"):
         compare_partitions(known, {"replies": 4, "acks": 2}, "correlate")
 
 

@@ -291,7 +291,7 @@ _PROPERTIES = (CONTENT_TYPE, CORRELATION_ID, "reply-to")
 def external_message(method: Any, properties: BasicProperties, body: bytes) -> transport.ExternalMessage:
     """Convert a message: its headers, properties, ``amqp.exchange`` and ``amqp.routing-key``."""
     found = {transport.property_text(name).lower(): value for name, value in (properties.headers or {}).items()}
-    # the property alone: brokers check that it is the user of the sender
+    # only the property: brokers check that it is the user of the sender
     found["user-id"] = None
     named = {name: getattr(properties, name.replace("-", "_")) for name in (*_PROPERTIES, "message-id", "user-id")}
     found |= {name: value for name, value in named.items() if value}
@@ -301,7 +301,7 @@ def external_message(method: Any, properties: BasicProperties, body: bytes) -> t
 
 
 def basic_properties(headers: dict[str, str], message_id: str) -> BasicProperties:
-    """Return the properties of a persistent message; headers that are no property stay headers."""
+    """Return the properties of a persistent message; headers that are not properties stay headers."""
     named = {name.replace("-", "_"): headers[name] for name in _PROPERTIES if name in headers}
     others = {name: value for name, value in headers.items() if name not in _PROPERTIES}
     return BasicProperties(headers=others, message_id=message_id, delivery_mode=PERSISTENT_DELIVERY_MODE, **named)

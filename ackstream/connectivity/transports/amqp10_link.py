@@ -145,7 +145,7 @@ def external_message(message: Message, address: str) -> ExternalMessage:
     """Convert a message: its application properties, its properties, and ``amqp.address``."""
     named = {name.lower(): value for name, value in (message.properties or {}).items()}
     named |= {header: getattr(message, attribute) for header, attribute in _PROPERTIES.items()}
-    # the property alone: brokers check that it is the user of the sender
+    # only the property: brokers check that it is the user of the sender
     named["user-id"] = message.user_id or None
     # proton reads a missing content type as the symbol None
     headers = {name: property_text(value) for name, value in named.items() if value not in (None, "", symbol("None"))}

@@ -66,7 +66,7 @@ class BrokerLink(ABC):
 
     @abstractmethod
     def _exchange(self, seconds: float) -> None:
-        """Exchange data, waiting for some at most ``seconds``; note why the connection is lost."""
+        """Exchange data, waiting at most ``seconds`` for it; note the reason if the connection is lost."""
 
     @abstractmethod
     def close(self) -> None:

@@ -130,7 +130,7 @@ class KafkaSource(transport.MessageSource):
 def external_message(record: Any, connection_id: str) -> transport.ExternalMessage:
     """Convert a record, with headers ``kafka.topic``, ``kafka.key`` and ``kafka.timestamp``."""
     headers = {name.lower(): value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
-    # of the record alone: a header must not stand for a missing key
+    # only of the record: a header must not replace a missing key
     headers.pop("kafka.key", None)
     if record.key is not None:
         headers["kafka.key"] = record.key.decode("utf-8", "replace")

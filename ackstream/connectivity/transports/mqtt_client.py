@@ -181,7 +181,7 @@ class MqttClient(Client):
             raise unreachable(self._settings, str(self._answer) if answered else "it does not answer")
 
     def subscribe_all(self, filters: Iterable[str], qos: int) -> None:
-        """Subscribe; a repeated subscription delivers retained messages again with MQTT 3.1.1 alone (3.8.4)."""
+        """Subscribe; a repeated subscription delivers retained messages again only with MQTT 3.1.1 (3.8.4)."""
         if self._five:
             new_alone = SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
             self.subscribe([(each, SubscribeOptions(qos=qos, retainHandling=new_alone)) for each in filters])
@@ -189,7 +189,7 @@ class MqttClient(Client):
             self.subscribe([(each, qos) for each in filters])
 
     def leave(self) -> None:
-        """Disconnect; wait for a broker that reads nothing for at most 5 s."""
+        """Disconnect; wait at most 5 s for a broker that does not read."""
         self.disconnect()
         thread = self._thread
         if thread is not None:

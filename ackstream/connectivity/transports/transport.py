@@ -210,7 +210,7 @@ def redelivers(settlement: Settlement, qos: int, *, able: bool = True) -> bool:
 
 
 class Receiver(Protocol):
-    """Accepts the messages of a source and settles each one; the thread of the source alone uses it."""
+    """Accepts the messages of a source and settles each one; only the thread of the source uses it."""
 
     @property
     def room(self) -> int:

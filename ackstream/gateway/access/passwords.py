@@ -50,7 +50,7 @@ class Attempts:
         self._signed_in: Latest[tuple[str, str], None] = Latest(_MAX_KEYS)
 
     def begin(self, user: str, address: str, now: float) -> float:
-        """Count an attempt as wrong until it turns out right, and return 0; or the seconds until it may begin."""
+        """Count an attempt as wrong until it succeeds and return 0, or return the seconds until it is allowed."""
         keys = self._keys(user, address)
         wait = max(self._wait(key, free, now) for key, free in keys.items())
         if wait > 0:
@@ -61,7 +61,7 @@ class Attempts:
         return 0.0
 
     def succeeded(self, user: str, address: str) -> None:
-        """Take back an attempt that has turned out right, and forget the wrong ones of the user from there."""
+        """Uncount a successful attempt, and forget the wrong ones of the user from there."""
         for kind, key in self._keys(user, address):
             count, last = self._failures.pop((kind, key), (0, 0.0))
             if kind == "address" and count > 1:
@@ -135,7 +135,7 @@ class Passwords:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def check(self, credentials: str, address: str) -> tuple[str, bool]:
-        """Return the name in credentials of HTTP Basic (RFC 7617), and whether they are right; raises 429, 503."""
+        """Return the name in credentials of HTTP Basic (RFC 7617), and whether they are valid; raises 429, 503."""
         try:
             name, colon, password = b64decode(credentials, validate=True).decode().partition(":")
         except ValueError:

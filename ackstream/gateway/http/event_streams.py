@@ -271,12 +271,10 @@ class SearchEvents:
     async def begin(self, last_id: str | None) -> Reply:
         """Retrieve the first page after a thing; 400: cursor and limit are for single pages, 429: too many searches."""
         if any(option.strip().startswith(("cursor", "limit")) for option in self._options):
-            raise option_invalid(
-                "A stream of search results goes from page to page by itself: use sort and size alone."
-            )
+            raise option_invalid("A stream of search results goes from page to page by itself: use only sort and size.")
         if last_id:
             self._query["after"] = last_id
-        # few large pages: in another order than that of ids, each one looks at all things
+        # few large pages: in another order than that of ids, each one reads all things
         self._query["all"] = True
         if self._fields is not None:
             self._query["fields"] = f"{self._fields},thingId"

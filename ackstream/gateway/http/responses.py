@@ -98,7 +98,7 @@ def of_outcome(outcome: RequestOutcome, timeout_ms: int, correlation_id: str) ->
 
 
 def of_list(reply: Reply, url: URL, query: QueryParams, correlation_id: str) -> Response:
-    """Convert a page of all things: the things alone; the link to the next page is in a header (``ThingsRoute``)."""
+    """Convert a page of all things: only the things; the link to the next page is in a header (``ThingsRoute``)."""
     envelope = reply.envelope
     relative = f"{url.path}{'?' if url.query else ''}{url.query}"
     links = [f'<{relative}>; rel="canonical"']

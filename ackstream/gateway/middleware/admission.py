@@ -31,7 +31,7 @@ STEPS_PER_SIGNAL = 5_000
 """Steps of one filter on one signal."""
 
 SEARCHES = 4
-"""Concurrent searches of one subject: the twin serves nothing else while it searches."""
+"""Concurrent searches of one subject: the twin is blocked while it searches."""
 
 STORIES = 3
 """Concurrent reads of tables for one subject, waiting ones included."""
@@ -242,7 +242,7 @@ class Doors:
 
 
 class OpenCounts:
-    """Open requests or sockets by quota; for the thread of the event loop alone."""
+    """Open requests or sockets by quota; only for the thread of the event loop."""
 
     def __init__(self, quotas: Iterable[Quota], kind: Literal["requests", "sockets"]) -> None:
         self._kind = "open requests" if kind == "requests" else kind

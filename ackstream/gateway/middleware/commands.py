@@ -1,8 +1,8 @@
 """The admission of a client's command, for HTTP and WebSockets: headers, rights, condition, order; then its reply.
 
-Not every command takes each header. A device does not know the twin, so the gateway asks the twin whether the condition
-of a live command or message holds, and whether a query goes to the device. Source of the rules: Eclipse Ditto,
-``SupervisorLiveChannelDispatching``, ``SupervisorSmartChannelDispatching``, ``ThingCommandEnforcement``.
+Not every command takes each header. A device does not know the twin, so the gateway queries the twin whether the
+condition of a live command or message holds, and whether a query goes to the device. Source of the rules: Eclipse
+Ditto, ``SupervisorLiveChannelDispatching``, ``SupervisorSmartChannelDispatching``, ``ThingCommandEnforcement``.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _OF_LIVE = dict.fromkeys(_OF_TWIN, frozenset[Kind]()) | {
 }
 _OF_SEVERAL_THINGS = frozenset[Kind]({"many", "list", "search", "count", "messages", "whoami", "permissions"})
 _TO_DEVICES = frozenset(name for name in names.UNAVAILABLE_HEADERS if names.DEFINITIONS[name].written)
-"""Headers for the twin alone that devices nevertheless get, and may follow; others end at the gateway."""
+"""Headers for the twin that devices get nevertheless, and may follow; the gateway removes others."""
 
 
 def is_live(command: Envelope) -> bool:
@@ -84,7 +84,7 @@ def _unfit(kind: str, headers: Mapping[str, Any], *, live: bool) -> dict[str, er
     if kind != "retrieve" and names.LIVE_CHANNEL_CONDITION in headers:
         found[names.LIVE_CHANNEL_CONDITION] = errors.live_channel_condition_unfit()
     if live and kind in _OF_SEVERAL_THINGS:
-        unfit = header_unfit(names.CHANNEL, "the twin alone answers for several things")
+        unfit = header_unfit(names.CHANNEL, "only the twin answers for several things")
         found = {names.CHANNEL: unfit, **found}
     return found
 
@@ -93,7 +93,7 @@ _SMART = (names.CHANNEL, names.LIVE_CHANNEL_CONDITION, names.LIVE_CHANNEL_TIMEOU
 
 
 class AdmittedCommand:
-    """A command that its sender may send, and whose condition holds; each sending has a remembered id of its own."""
+    """A command that its sender may send and whose condition holds; each sending has its own, remembered id."""
 
     def __init__(
         self, parts: Dependencies, subjects: tuple[str, ...], kind: Kind, command: Envelope, new_id: Callable[[], str]
@@ -162,7 +162,7 @@ class AdmittedCommand:
         return sent
 
     async def _ask_either_channel(self) -> Reply:
-        """Ask the device if the twin matches the live-channel-condition of a query, else the twin, each by a new id.
+        """Query the device if the twin matches the live-channel-condition of a query, else the twin, each by a new id.
 
         The device has the rest of the query's timeout; the twin, if it answers in its place, some seconds more.
         """
@@ -233,7 +233,7 @@ class AdmissionOrder:
         self._last: dict[str, asyncio.Event] = {}
 
     async def keep(self, thing_id: str, admission: Awaitable[AdmittedCommand]) -> AdmittedCommand:
-        """Await an admission, and those of earlier commands for the thing; conditions are asked at the same time."""
+        """Await an admission, and those of earlier commands for the thing; conditions are queried at the same time."""
         before = self._last.get(thing_id)
         own = self._last[thing_id] = asyncio.Event()
         try:

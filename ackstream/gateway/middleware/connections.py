@@ -1,8 +1,8 @@
-"""Connections of clients: how many there may be, of one address and in all, their TLS, and the budget of each.
+"""Connections of clients: their limits per address and in total, their TLS, and the budget of each.
 
-A connection counts from its first moment, before TLS and before its client is known, until it has ended. One too many
-gets a response with the limit and is closed at once. All bytes pass :class:`MeteredConnection`, which spreads the work
-that they cause over time; the protocols above it end a connection that sends more of a kind than any client needs.
+A connection counts from its start, before TLS and before its client is known, until its end. One above the limit gets a
+response with the limit and is closed at once. All bytes pass :class:`MeteredConnection`, which spreads the work that
+they cause over time; the protocols above it end a connection that sends more of a kind than any client needs.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class MeteredConnection:
         self._own = Rate(OWN_SHARE, OWN_BURST_SECONDS)
         self._held, self._paused, self._refused = bytearray(), False, False
         self._turn: asyncio.Handle | asyncio.Task[None] | None = None
-        # bytes for the client so far; seconds to be added to the cost of the turn; the handshake of a WebSocket
+        # bytes written for the client; seconds to be added to the cost of the turn; the handshake of a WebSocket
         self.written, self.charged, self._answered = 0, 0.0, True
 
     def __getattr__(self, name: str) -> Any:
@@ -153,7 +153,7 @@ class MeteredConnection:
             self.resume_reading()
 
     def close(self) -> None:
-        """Close the connection; a second time would take away the state of TLS, which is looked at until its end."""
+        """Close the connection; a second time would take away the state of TLS, which is read until its end."""
         if not self._transport.is_closing():
             self._transport.close()
             # TLS that has seen the client's end while nothing was read ends only once reading goes on
@@ -220,7 +220,7 @@ class MeteredConnection:
 
 
 class HttpConnection(H11Protocol):
-    """The protocol of HTTP, until a request asks for a WebSocket."""
+    """The protocol of HTTP, until a request upgrades to a WebSocket."""
 
     transport: MeteredConnection  # type: ignore[assignment]
 
@@ -279,7 +279,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self.transport.close()
 
     def send_receive_event_to_app(self) -> None:
-        """Hand over a message; behind one that is invalid a close frame may have come, which ends the connection."""
+        """Hand over a message; after an invalid one a close frame may have come, which ends the connection."""
         with suppress(InvalidState):
             super().send_receive_event_to_app()
 

@@ -1,4 +1,4 @@
-"""The content of the live page: requests, labels and failures from the ledger, and all planes while someone looks."""
+"""The content of the live page: requests, labels and failures from the ledger, and all planes during views."""
 
 import logging
 import math
@@ -39,7 +39,7 @@ MAX_SEEN = 200_000
 """Maximum number of acknowledgements counted, keeping the latest."""
 
 VIEWERS = 20
-"""Subjects that may see some things only, whose requests are counted: those that have looked last."""
+"""Subjects that may see some things only, whose requests are counted: the latest visitors."""
 
 FAILURES = 50
 """Maximum number of failures kept, the latest ones."""
@@ -50,10 +50,10 @@ RESTART_MS = 60_000
 
 @dataclass
 class JobPresence:
-    """Whether correlate is certainly ``missing`` (a sentence), by looks at its newest sign of life every few seconds.
+    """Whether correlate is certainly ``missing`` (a sentence), by checks of its newest sign of life every few seconds.
 
     It is until its first sign, and :data:`RESTART_MS` after the last one. A sign must have stayed the newest for
-    :data:`SILENT_MS` of looks, too: neither clocks that differ nor a Kafka that was away make a job missing.
+    :data:`SILENT_MS` of checks, too: neither differing clocks nor an outage of Kafka make a job missing.
     """
 
     missing: str = ""
@@ -210,7 +210,7 @@ VIEW_SECONDS, SIGNS_SECONDS, RETRY_SECONDS = 1.0, 5.0, 2.0
 
 
 class Live(Closing):
-    """Follows the ledger from one window before its start, and the planes from one before a look, in one thread."""
+    """Follows the ledger from one window before its start, and the planes from one before a view, in one thread."""
 
     def __init__(self, settings: Settings) -> None:
         """Connect and start following; raises if the broker is unavailable or a topic is missing."""
@@ -224,7 +224,7 @@ class Live(Closing):
         self._view: View | None = None
         self._closing = threading.Event()
         self._looked = -IDLE_SECONDS
-        # of the planes, connected only while the page is looked at
+        # of the planes, connected only while the page is viewed
         self._topics: PlaneFeed | None = None
         self._planes = _Followed(self._window)
         self._shown_at = self._signs_at = 0.0
@@ -251,7 +251,7 @@ class Live(Closing):
             return self._view
 
     def own(self, subjects: tuple[str, ...], may_see: Callable[[str | None], bool]) -> View:
-        """Return the page's content for subjects that may see some things: their requests since they looked first."""
+        """Return the page's content for subjects that may see some things: their requests since their first view."""
         with self._lock:
             meter, _ = self._own.touch(subjects, lambda: (Meter(self._window), may_see))
             failures = [failure for failure in self._labels.failures() if may_see(failure.thing_id)]
@@ -300,7 +300,7 @@ class Live(Closing):
                 self._signs_at = time.monotonic() + RETRY_SECONDS
 
     def _follow(self, now: float) -> bool:
-        """Follow the planes while they are looked at; return whether there were records, and may be more."""
+        """Follow the planes while they are viewed; return whether there were records, and may be more."""
         read = False
         if now - self._looked > IDLE_SECONDS:
             if self._topics is not None:

@@ -110,7 +110,7 @@ class Stories:
             return True
 
     def story(self, correlation_id: str, things: Collection[str]) -> Story:
-        """Return the history of those requests of a correlation-id that concern things of these patterns alone."""
+        """Return the history of those requests of a correlation-id that concern only things of these patterns."""
         found, note = self._read("story", {"correlation_id": correlation_id}, things, _stored)
         happenings = in_order([*self.remembered(correlation_id), *found])
         named: dict[str, set[str]] = {}

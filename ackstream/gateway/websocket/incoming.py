@@ -1,7 +1,7 @@
 """Messages of a WebSocket client: requests, answers to signals, live events and control messages; and its searches.
 
 A client answers only signals that it was sent: with the correlation-id of any other request it could answer or end that
-request in place of the party asked. Correlate compares an answer with its request again: thing, channel and label.
+request in place of its real party. Correlate compares an answer with its request again: thing, channel and label.
 Source of the rules: Eclipse Ditto, ``WebSocketRoute#buildSignal``, ``StreamingSessionActor``, ``ProtocolMessageType``,
 ``ProtocolMessageExtractor``, ``SubscriptionManager``, ``SubscriptionActor``; the table is in ``ditto.md`` 1.8.
 """

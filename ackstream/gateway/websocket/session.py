@@ -46,7 +46,7 @@ _BINARY = error_message(binary_refused(), None)
 
 
 class SocketSession:
-    """One client during its connection."""
+    """The session of one client during its connection."""
 
     def __init__(
         self, websocket: WebSocket, dependencies: Dependencies, signed_in: Callable[..., Any], given: dict[str, Any]

@@ -59,7 +59,7 @@ def headers_text(headers: Mapping[str, Any]) -> Raw:
 
 
 def combined_status(statuses: Sequence[int]) -> int:
-    """Return the status of an aggregate: that of a single entry; 200 if all are 2xx or there are none; else 424."""
+    """Return the status of an aggregate: that of a single entry; 200 without entries, or if all are 2xx; else 424."""
     if len(statuses) == 1:
         return statuses[0]
     return OK if SUCCESSES.issuperset(statuses) else FAILED_DEPENDENCY
@@ -144,7 +144,7 @@ _REMEMBERED_TOPIC = 256
 
 def read_single(data: bytes, correlation_id: str) -> tuple[str, str, int, Raw | UnsetType, bytes, bool] | None:
     """Read an acknowledgement ``…/acks/label`` with a status whose headers have the correlation-id of its record."""
-    # returns the thing's id, and the fields of AckText; None for everything else, right or wrong
+    # returns the thing's id, and the fields of AckText; None for everything else, valid or not
     try:
         wire = _decode_wire(data)
         if wire.value is not UNSET:

@@ -158,7 +158,7 @@ class RecentIds:
 
 
 class ForwardedIds(RecentIds):
-    """The ids under which one client received signals, no two of which are equal; it answers those signals alone."""
+    """The ids under which one client received signals, no two of which are equal; it answers only those signals."""
 
     def __init__(self, seconds: float) -> None:
         """Remember each id for ``seconds``, unless :meth:`issue` has another time."""

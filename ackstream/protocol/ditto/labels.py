@@ -105,7 +105,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LabelsTakenError(errors.DittoError):
-    """Others hold the ``labels``, some of them as ``groups``; the text names them, the JSON has Ditto's texts alone."""
+    """Others hold the ``labels``, some of them as ``groups``; the text names them, the JSON has only Ditto's texts."""
 
     def __init__(self, wanted: frozenset[str], holders: Collection[Claim]) -> None:
         error = errors.label_not_unique()

@@ -153,7 +153,7 @@ _decode_quorum = msgspec.json.Decoder(_Number | dict[Annotated[str, msgspec.Meta
 
 
 def quorum_reached(quorum: Mapping[str, int], labels: Sequence[str], positive: Mapping[str, bool]) -> bool | None:
-    """Return whether a quorum is reached, given which of the labels that have answered are positive."""
+    """Return whether a quorum is reached, given the answers so far by label: whether each is positive."""
     # ``False``: it cannot be reached any more; ``None``: that is open.
     good, left = Counter[str](), Counter[str]()
     for label in labels:
@@ -209,7 +209,7 @@ def foreign_to(request: Request, topic: TopicPath, headers: Mapping[str, Any]) -
         same = thing_id == UNKNOWN_THING
         return None if same else _differs("Entity ID", thing_id, request.thing_id, "acknowledgement")
     if request.kind == "record":
-        return "Acknowledgements alone answer a record."
+        return "Only acknowledgements answer a record."
     if request.thing_id is None:
         return None if topic.group != "things" else _differs("Entity type", topic.group, "policies", "response")
     if thing_id != request.thing_id:

@@ -27,7 +27,7 @@ STREAM_TIMEOUT_MS = 65_000
 
 SMART_EXTRA_MS = 10_000
 SMART_MAXIMUM_MS = 86_400_000
-"""Ditto has no bound here; a day keeps a single query from staying open for ever."""
+"""Ditto has no bound here; a day keeps a single query from staying open forever."""
 
 _QUERIES = frozenset({"liveQuery", "twinQuery", "smartQuery", "otherQuery"})
 LIVE_KINDS = frozenset({"live", "liveQuery", "smartQuery", "message"})

@@ -105,7 +105,7 @@ def leaves(tree: Node) -> Iterator[Leaf]:
 
 
 def parse(text: str) -> Node:
-    """Read a filter; ``checked`` looks at its property names. Raises 400 with the position, and the expected words."""
+    """Read a filter; ``checked`` checks its property names. Raises 400 with the position, and the expected words."""
     if len(text) > MAX_CHARACTERS:
         raise rql_expression_invalid(f"The RQL expression is longer than {MAX_CHARACTERS} characters.")
     return _tree(text)

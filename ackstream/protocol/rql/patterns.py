@@ -81,7 +81,7 @@ _BREAK = re.compile("[\n\r\x85\u2028\u2029]")
 
 
 class _Segment(msgspec.Struct, frozen=True):
-    """A part of a pattern without ``*``: its length, its texts and where in it they are, the longest text first."""
+    """A part of a pattern without ``*``: its length, and its texts with their positions, the longest text first."""
 
     length: int
     texts: tuple[tuple[int, str], ...]

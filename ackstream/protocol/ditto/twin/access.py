@@ -1,4 +1,4 @@
-"""Access control: who may read and write what, by subject, thing and path.
+"""Access control: rights to read and write, by subject, thing and path.
 
 A rule grants; everything else is refused. Paths are JSON pointers, and a rule applies to everything below its path too;
 messages and live commands have paths of their own, such as ``/inbox/messages/ask``. In subjects, thing ids and labels
@@ -115,7 +115,7 @@ def _not_covered(paths: list[Keys], patch: Any) -> Keys | None:
 
 
 def _only(value: Any, paths: list[Keys]) -> Any:
-    """Return a JSON object with the parts at the paths alone, ``UNSET`` without any."""
+    """Return a JSON object with only the parts at the paths, ``UNSET`` without any."""
     if not isinstance(value, dict):
         return UNSET
     kept = {}

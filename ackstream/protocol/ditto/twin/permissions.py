@@ -77,8 +77,8 @@ def restrict(access: Access, subjects: tuple[str, ...], kind: Kind, command: Env
             # the id decides which part of each thing is visible
             command.fields += ",thingId"
     elif kind in ("list", "search", "count"):
-        # a filter may name any path, so that only fully readable things are searched; the restriction is no part of the
-        # filter: a cursor, which has the filter, comes from the client
+        # a filter may name any path, so that only fully readable things are searched; the restriction is not part of
+        # the filter: a cursor, which has the filter, comes from the client
         patterns = access.whole_things(subjects)
         if "*" not in patterns:
             command.value = raw(decoded(command.value) | {"only": patterns})

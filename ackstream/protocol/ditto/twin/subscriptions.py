@@ -170,7 +170,7 @@ class Subscription(msgspec.Struct, frozen=True):
         """Return whether a signal passes the filter.
 
         An event is filtered on the partial thing (id, revision, timestamp, change) and the extra fields, any other
-        signal on the extra fields alone; the signal's own fields win.
+        signal only on the extra fields; the signal's own fields win.
 
         :param extra: the fields that ``extra_fields`` selects
         :param time: the value of ``time:now``

@@ -149,7 +149,7 @@ MAX_PATCH_MEMBERS = 10_000
 
 
 def check_patch(patch: Any) -> None:
-    """Reject a patch with more members than a thing has; each is looked at several times. Raises 400."""
+    """Reject a patch with more members than a thing has; each is read several times. Raises 400."""
     if json.members(patch, MAX_PATCH_MEMBERS) > MAX_PATCH_MEMBERS:
         raise errors.merge_invalid(f"It has more than {MAX_PATCH_MEMBERS} members.")
 
@@ -187,7 +187,7 @@ def _wrong(value: Any, path: str, kind: str) -> Exception:
 
 def partial_thing(event: Envelope) -> dict[str, Any]:
     """Return the part of the thing that an event reports: id, revision, timestamp and the change in its place."""
-    # deleted parts are absent, as are those that a merge patch removes; other signals report nothing
+    # parts that are deleted, or removed by a merge patch, are absent; other signals have no partial thing
     topic = event.topic
     if topic.criterion != "events":
         return {}
