@@ -18,16 +18,16 @@ WORKERS ?= $(shell awk '/^MemTotal/ { n = int($$2 / 4e6); print (n < 2 ? 2 : n >
 # Without compiled files each worker of the tests, and each program that they start, would compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-# A virtual environment does not survive that its directory is moved or its Python removed
+# A virtual environment breaks if its directory is moved or its Python is removed
 $(shell test "$$(cat $(VENV)/.made 2>/dev/null)" = "$(CURDIR)" && test -x $(PY) || rm -f $(VENV)/.made)
 
-help:  ## List what can be done here
+help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: jars  ## Kafka, the jobs and a fleet of simulated devices: 2,000 commands, answered or not, in 2 minutes
 	@$(ACKSTREAM) demo
 
-test: jars test-fast  ## All tests but long ones and clusters, with a real broker and real Spark: 20 minutes
+test: jars test-fast  ## All tests except long ones, clusters and other Sparks, with a real broker and real Spark: half an hour
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "integration and not long and not cluster and not sparks"
 
 test-fast: $(VENV)/.installed-amqp  ## The tests that need neither a broker nor Spark: a minute
@@ -37,7 +37,7 @@ test-long: jars $(VENV)/.installed-amqp  ## kill -9 of each job alone, Ctrl-C, a
 	@$(PY) -m pytest -m long
 	@$(PY) -m pytest -n auto -m "not integration and not long and not cluster and not sparks" --hypothesis-profile=nightly
 
-test-cluster: jars $(VENV)/.installed $(VENV)/.store  ## A cluster of Spark's own kind with its lake in an object store: workers and executors are killed
+test-cluster: jars $(VENV)/.installed $(VENV)/.store  ## A standalone Spark cluster with its lake in an object store, whose workers and executors are killed
 	@$(PY) -m pytest -m cluster
 
 SPARKS := spark-4.0 spark-4.1
@@ -57,13 +57,13 @@ docs: $(VENV)/.installed-docs  ## Build the documentation as a site, in the dire
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 	@echo "Open site/index.html"
 
-pictures: jars $(VENV)/.installed  ## Draw the pictures of the guides anew, each from a run of the system: 6 minutes
+pictures: jars $(VENV)/.installed  ## Redraw the pictures of the guides, each from a run of the system: 6 minutes
 	@$(PY) -m docs.pictures.scenarios
 
-audit: $(VENV)/.installed-audit  ## Known vulnerabilities of the pinned packages and jars: fails if there is one
+audit: $(VENV)/.installed-audit  ## Check the pinned packages and jars for known vulnerabilities; fails if there is one
 	@$(PY) requirements/audit.py
 
-pins: java $(VENV)/.installed-audit  ## Write requirements/*.txt and jars.sha256 anew: what an installation accepts
+pins: java $(VENV)/.installed-audit  ## Rewrite requirements/*.txt and jars.sha256, which pin an installation
 	@$(PY) requirements/pins.py
 
 dist: $(VENV)/.installed-release  ## Build wheel and sdist in dist, check them, and run the SDK in an empty environment: half a minute
@@ -72,13 +72,13 @@ dist: $(VENV)/.installed-release  ## Build wheel and sdist in dist, check them, 
 	@$(PY) -m twine check --strict dist/*
 	@$(PY) requirements/dist.py $(PYTHONS)
 
-dist-full: dist  ## The same with all extras and the demo, for Python 3.10 and 3.13
+dist-full: dist  ## As dist, with all extras and the demo, for Python 3.10 and 3.13
 	@$(PY) requirements/dist.py --full $(or $(PYTHONS),python3.10 python3.13)
 
-sbom: $(VENV)/.installed-audit  ## The bill of materials: packages and jars, as CycloneDX, in build/release
+sbom: $(VENV)/.installed-audit  ## Write the bill of materials, packages and jars, as CycloneDX in build/release
 	@$(PY) requirements/sbom.py build/release/ackstream.cdx.json
 
-chart: $(VENV)/.installed  ## Lint, render and package the Helm chart; builds helm by Go where there is none
+chart: $(VENV)/.installed  ## Lint, render and package the Helm chart; builds helm with Go if it is missing
 	@$(PY) deploy/helm/render.py build/release
 
 bench: jars $(VENV)/.installed-bench  ## Run all benchmarks, two hours; writes benchmarks/results
@@ -87,10 +87,10 @@ bench: jars $(VENV)/.installed-bench  ## Run all benchmarks, two hours; writes b
 fuzz: $(VENV)/.installed  ## A million malformed records through all operators, 100,000 connections to the gateway: 10 minutes
 	@$(PY) -m benchmarks.fuzz
 
-mutants: $(VENV)/.installed  ## Small changes to what decides: which of them do the tests not notice? An hour
+mutants: $(VENV)/.installed  ## Mutate the rules, and list the mutants that no test notices: an hour
 	@$(PY) -m benchmarks.mutants
 
-attack: $(VENV)/.installed  ## Hostile clients of the gateway, 15 kinds for a minute each: how long does another user wait?
+attack: $(VENV)/.installed  ## 15 kinds of hostile clients of the gateway, a minute each; measures the wait of another user
 	@$(PY) -m benchmarks.attack
 
 chaos: jars $(VENV)/.installed  ## 300 faults under load, on one broker and on three: kill -9, pauses, lost networks, power, clocks; two hours
@@ -99,7 +99,7 @@ chaos: jars $(VENV)/.installed  ## 300 faults under load, on one broker and on t
 records: jars $(VENV)/.installed-bench  ## A million requests by record headers, kill -9 of correlate twice, an oracle: 20 minutes
 	@$(PY) -m benchmarks.records
 
-soak: jars $(VENV)/.installed  ## Two hours of steady load on every plane, measured every minute: what grows?
+soak: jars $(VENV)/.installed  ## Two hours of steady load on every plane, measured every minute, to find growth
 	@$(PY) -m benchmarks.soak
 
 up: jars  ## Start a one-node Kafka and create the topics
@@ -113,7 +113,7 @@ clean:  ## Stop Kafka, remove the virtual environment, the local data and the ca
 	@rm -rf $(VENV) .ackstream site spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# First of all: without Java nothing else is worth downloading
+# First, since no other download is useful without Java
 java: $(VENV)/.made
 	@$(PY) -m ackstream.local.machine
 
@@ -131,11 +131,11 @@ $(VENV)/.made:
 	@"$(PYTHON)" -m venv --clear $(VENV)
 	@echo "$(CURDIR)" > $@
 
-# What is installed is what requirements/*.txt list, by their hashes; what builds it, too, so nothing is fetched for a build
+# Only files that requirements/*.txt list are installed, by their hashes; build tools, too, so that a build fetches nothing
 PIP := -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation
 INSTALL := $(PY) $(PIP)
 
-# $(call step,TEXT,COMMANDS): one line, to which a terminal gets a dot every 3 s; if they fail, what they have printed
+# $(call step,TEXT,COMMANDS): one line, to which a terminal gets a dot every 3 s; if they fail, their output
 define step
 @printf '%s' "$(strip $(1))"; \
 if [ -t 1 ]; then { while sleep 3 && kill -0 $$$$; do printf .; done; } 2> /dev/null & trap "kill $$!" EXIT; fi; \
@@ -144,7 +144,7 @@ trap 'echo; exit 130' INT TERM; \
 @touch $@
 endef
 
-# What the product runs on, without the tools of developers
+# The requirements of the product, without the tools of developers
 $(VENV)/.product: $(VENV)/.made pyproject.toml requirements/build.txt requirements/run.txt
 	$(call step, Installing ackstream and PySpark (about 600 MB the first time; some minutes), \
 	$(INSTALL) -r requirements/build.txt && $(INSTALL) -r requirements/run.txt && \
@@ -159,7 +159,7 @@ $(VENV)/.installed-amqp: $(VENV)/.installed requirements/amqp.txt
 	client of AMQP 1.0: install one (Debian and Ubuntu: gcc and python3-dev)." >&2; exit 1; }
 	$(call step, Compiling the client of AMQP 1.0 (a minute), $(INSTALL) -r requirements/amqp.txt)
 
-# The site is made of texts and sources: none of the product has to be installed
+# The site is built from texts and sources: the product need not be installed
 $(VENV)/.installed-docs: $(VENV)/.made requirements/docs.txt
 	$(call step, Installing mkdocs (about 50 MB the first time), $(INSTALL) -r requirements/docs.txt)
 

@@ -1,4 +1,4 @@
-"""Run all benchmarks, each in a process of its own with a broker of its own: none measures what another has left."""
+"""Run all benchmarks, each in a process of its own with a broker of its own, so that none affects another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = (
 
 
 def main() -> None:
-    """Run as a program; what is not known goes on to each benchmark."""
+    """Run as a program; unknown arguments are passed to each benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", epilog="Further options: see a benchmark's --help.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these of {', '.join(NAMES)}")
     arguments, further = parser.parse_known_args()
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _run(name: str, further: list[str]) -> int:
-    """Run a benchmark; one that is interrupted ends what it has started."""
+    """Run a benchmark; an interrupted one ends its processes."""
     command = [sys.executable, "-m", f"benchmarks.{name}", *further]
     with subprocess.Popen(command, cwd=common.ROOT, start_new_session=True) as child:
         try:

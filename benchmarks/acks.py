@@ -31,7 +31,7 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Case:
-    """A rate in messages/s for so many seconds after so many of warm-up."""
+    """A rate in messages/s, its seconds, and the seconds of warm-up before them."""
 
     rate: int
     warm_up: float

@@ -1,6 +1,6 @@
-"""Open-loop publishers in a process of their own: messages at a fixed rate, and when each stage of each was told.
+"""Open-loop publishers in a process of their own: messages at a fixed rate, and the time of each ack.
 
-A message's time is the moment it was due, not the moment it went out. Every tenth message asks for ``received`` and
+A message's time is the moment it was due, not the moment it went out. Every tenth message requests ``received`` and
 ``processed`` too; once a second each client flushes, and one more client publishes a single message. Written: for each
 stage pairs of the due time (epoch seconds) and how long it took.
 """
@@ -39,7 +39,7 @@ class Load:
         self.took: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     def run(self) -> int:
-        """Publish everything, wait for what is open; return how many messages were not acknowledged."""
+        """Publish everything, wait for open messages; return the number of messages without acknowledgement."""
         start = time.time() + 0.2
         count, beats = round(self._rate * self._seconds), round(self._seconds)
         number = beat = 0

@@ -1,8 +1,8 @@
-"""One bad address, one bad message, an outage: what becomes of 10,000 messages to 100 addresses of another system?
+"""One bad address, one bad message, an outage: the fate of 10,000 messages to 100 addresses of another system.
 
 ``python -m benchmarks.addresses`` runs a Kafka of its own and, for each transport, ``ackstream connect`` with a target
-whose address has a placeholder. The other system, a real broker or an HTTP service of this program, never takes what is
-sent to one address and never settles one message; the service answers 500 for a minute. Names of things and
+whose address has a placeholder. The other system, a real broker or an HTTP service of this program, never takes
+messages to one address and never settles one message; the service answers 500 for a minute. Names of things and
 correlation-ids are outside ASCII. Afterwards every other message must have arrived, in the order of its address; each
 bad one must be a dead letter with its reason. ``results/addresses.json`` has the figures of each transport.
 """
@@ -82,7 +82,7 @@ class Run:
         self._admin = stack.enter_context(closing(KafkaAdminClient(bootstrap_servers=servers)))
 
     def figures(self) -> dict[str, Any]:
-        """Send all, wait for what comes of it, and return the figures with the faults."""
+        """Send all messages, wait for their outcomes, and return the figures with the faults."""
         opened = f"The connection {ID} is open."
         eventually(lambda: opened in self._connect.log.read_text("utf-8"), "the connection", None)
         name = self._kafka.topic("dead-letters")
@@ -148,7 +148,7 @@ class Run:
                 caught_up = max(each.at for each in arrived if each.number < plan.messages)
             if caught_up and bad <= {each for each, _ in self._letters}:
                 break
-        # what was sent last is still on its way
+        # the last messages are still on their way
         last = time.monotonic() + 5.0
         while time.monotonic() < last and not {*self._sent} - bad <= {each.number for each in self._remote.arrived}:
             time.sleep(0.1)

@@ -79,7 +79,7 @@ def _ledger(
         shard = CorrelateShard(Correlate(), topics, writer)
         records = Workload(min(CHUNK, requests - first), first=first).records()
         process(shard, records)
-        # beyond every deadline: what lacks an acknowledgement times out
+        # beyond every deadline: requests without an acknowledgement time out
         process(shard, [], records[-1].timestamp + 3_600_000)
         for emission in writer.emissions:
             if emission.topic == topics.ledger:
@@ -121,7 +121,7 @@ def _round(
 
 
 def _plain(bench: Bench, settings: Settings, requests: float) -> float:
-    """Append the rows of a round again, those of so many requests at once; return the warm rows/s."""
+    """Append the rows of a round again, those of this many requests at once; return the warm rows/s."""
     spark, lake = bench.spark, bench.settings("plain").lake
     names = [name for name in TABLES if not tables.read(spark, settings.lake, name).isEmpty()]
     tables.create(spark, lake, names)

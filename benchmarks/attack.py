@@ -1,4 +1,4 @@
-"""Hostile clients of the gateway, one kind after the other: how long does another user wait, and what does it cost?
+"""Hostile clients of the gateway, one kind after the other: the wait of another user, and the cost.
 
 ``python -m benchmarks.attack`` needs neither Kafka nor Spark: the gateway's server is the real one, in a process of its
 own, and each command is answered at once. The attackers are a second process, with sockets that never stop (one that
@@ -100,7 +100,7 @@ KINDS: dict[str, tuple[bytes, bytes, bool]] = {
         posted("application/json", "transfer-encoding: chunked\r\n"), b"1\r\n1\r\n" * CHUNK, True,
     ),
 }  # fmt: skip
-"""What each sends first and then without end, and whether it reads. Without more to send it waits for the end."""
+"""The first and the repeated bytes of each kind, and whether it reads. Without more to send it waits for the end."""
 
 
 def two_users() -> dict[str, Any]:
@@ -120,7 +120,7 @@ def serve(directory: str = "") -> None:
             certificate, key = Authority(Path(directory)).issue_pair("gateway")
             running.append(stack.enter_context(serving(**given, tls={"certificate": certificate, "key": key})))
         for each in running:
-            # what the tests keep of each command is no growth of the gateway
+            # the commands that the tests keep are not growth of the gateway
             kept: Any = deque(maxlen=1_000)
             each.clients.sent = each.clients.futures = each.hub.answers = kept
         sys.stdout.write("".join(f"{each.port}\n" for each in running))

@@ -35,7 +35,7 @@ def producer(bootstrap: str, **more: Any) -> Producer:
 
 
 def consumer_at_end(bootstrap: str, topic: str) -> Consumer:
-    """Return a consumer of what comes from now on."""
+    """Return a consumer of new records."""
     ends = Offsets(bootstrap).ends(topic)
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "bench-load", "enable.auto.commit": False, "fetch.wait.max.ms": 50}
@@ -75,7 +75,7 @@ def partitions(consumer: Consumer, topic: str) -> list[int]:
 
 
 def heartbeat(target: Producer, places: Iterable[tuple[str, int]]) -> None:
-    """Write a record to each partition that says nothing but its time, for programs that have no clock of their own."""
+    """Write a record with only a time to each partition, for programs that have no clock of their own."""
     for topic, partition in places:
         target.produce(topic, HEARTBEAT, b"heartbeat", partition)
 

@@ -1,4 +1,4 @@
-"""Faults at random points of a seeded schedule, under load on every plane; what holds is checked from outside.
+"""Faults at random points of a seeded schedule, under load on every plane; the guarantees are checked from outside.
 
 ``python -m benchmarks.chaos`` runs every job and client as a program of its own, first on one broker, then on three
 with every record on each of them. It kills, pauses and cuts off programs and brokers, keeps the queues job away for
@@ -42,13 +42,13 @@ from tests.harness.kafka import CODECS
 from tests.harness.storm import CLIENTS
 
 FAULTS = {1: 220, 3: 80}
-"""By the number of brokers."""
+"""Number of faults by the number of brokers."""
 ROUND = 15
-"""After so many faults, every program must go on before the next."""
+"""After this number of faults, every program must make progress before the next."""
 PATIENCE_SECONDS = 600.0
 """How long that may take: many JVMs start on few cores."""
 POLL_SECONDS, SAID_SECONDS = 3.0, 60.0
-"""How often is looked, and reported, what is waited for."""
+"""The intervals of checks for pending work, and of its reports."""
 PAUSE_SECONDS = (1.0, 10.0)
 SPANS = {
     "pause": (5.0, 40.0),
@@ -107,7 +107,7 @@ class Fault(NamedTuple):
 
 
 def targets(brokers: int, kinds: Collection[str] = tuple(WEIGHTS)) -> dict[str, tuple[str, ...]]:
-    """Return what each kind of fault may be done to."""
+    """Return the possible targets of each kind of fault."""
     nodes = LED if brokers > 1 else ("broker-1",)
     found: dict[str, tuple[str, ...]] = dict.fromkeys(WEIGHTS, nodes) | {
         "kill": PROGRAMS,
@@ -172,7 +172,7 @@ class Run:
                     report["kept"] = str(directory)
                 return report
         except BaseException:
-            # what the programs said is all that is left to explain it
+            # only the output of the programs is left to explain it
             kept = True
             self._say(f"everything is kept in {directory}")
             raise
@@ -271,7 +271,7 @@ class Run:
         self._say(f"all go on after {time.monotonic() - began:.0f} s: {storm.progress()}; ended by themselves: {ended}")
 
     def _until(self, look: Callable[[], list[str]], what: str, storm: SupervisedStorm) -> None:
-        """Wait until nothing is waited for any more.
+        """Wait until no work is pending.
 
         :raises StalledError: naming what it is, and why it may be
         """
@@ -345,7 +345,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help=f"where chaos.json goes; {RESULTS} unless there are fewer faults")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="keep logs, topics and tables there anyway")
     arguments = parser.parse_args()
-    # kill ends this as Ctrl-C does, with all that it has started
+    # kill ends this as Ctrl-C does, with all its processes
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     archive_classes()
     status = 130
@@ -356,13 +356,13 @@ def main() -> None:
     except BaseException:  # noqa: BLE001 - the process ends below, whatever it was
         traceback.print_exc()
         status = 1
-    # threads of clients that wait for what has ended
+    # threads of clients that wait for ended programs
     sys.stdout.flush()
     os._exit(status)
 
 
 def run_all(arguments: argparse.Namespace) -> int:
-    """Run what the command line says; return 1 if a promise was broken."""
+    """Run by the command line; return 1 if a guarantee was broken."""
     bad = 0
     for brokers in (arguments.brokers,) if arguments.brokers else FAULTS:
         count = arguments.faults or FAULTS[brokers]

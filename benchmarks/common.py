@@ -1,4 +1,4 @@
-"""What all benchmarks share: their command line, settings and session, tables, results, the machine."""
+"""Shared by all benchmarks: their command line, settings and session, tables, results, the machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 3
-"""Figures are medians of so many rounds."""
+"""Figures are medians of this number of rounds."""
 _numbers = count()
 
 
@@ -92,7 +92,7 @@ class Bench:
         return settings
 
     def close(self) -> None:
-        """End what was started."""
+        """End the started processes."""
         if "spark" in vars(self):
             self.spark.stop()
         if "offsets" in vars(self):
@@ -103,7 +103,7 @@ class Bench:
         return [settings.kafka.topic(name) for name in TOPICS]
 
     def say(self, text: str) -> None:
-        """Tell how far the run is."""
+        """Report the progress of the run."""
         self.console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {text}", highlight=False)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -141,7 +141,7 @@ def main(
     arguments = parser.parse_args()
     wanted = getattr(arguments, option, 0)
     trial = arguments.small or wanted != requests
-    # kill ends this as Ctrl-C does, with all that it has started
+    # kill ends this as Ctrl-C does, with all its processes
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = terminal()
     began = time.monotonic()

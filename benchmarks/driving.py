@@ -1,4 +1,4 @@
-"""What the driver of correlate does itself, with few partitions and shards and with many: milliseconds by part."""
+"""The work of correlate's driver itself, with few partitions and shards and with many: milliseconds by part."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _steps(width: Width, ends: Mapping[Any, int], read: Mapping[Any, int], *, du
 
 
 def reports(width: Width) -> dict[str, float]:
-    """Measure what the shards of a batch report to the driver: the accumulator as Spark merges it, a task at a time."""
+    """Measure the reports of a batch's shards to the driver: the accumulator as Spark merges it, a task at a time."""
     writer = Writer(CorrelateTopics(), "query", 1)
     shard = CorrelateShard(Correlate(), CorrelateTopics(), writer)
     process(shard, Workload(200).records())
@@ -141,7 +141,7 @@ def reports(width: Width) -> dict[str, float]:
 
 
 def offsets(width: Width) -> dict[str, float]:
-    """Measure what is done with the offsets of a batch."""
+    """Measure the work on the offsets of a batch."""
     each = range(width.partitions // len(READ))
     text = json.dumps({name: {str(number): 1_000_000 + number for number in each} for name in READ})
     offsets = _partitions(text)

@@ -1,8 +1,8 @@
 """A million records through the pure operators of all jobs, and 100,000 connections to the gateway: nothing stops.
 
-``python -m benchmarks.fuzz`` writes ``results/fuzz.json`` with the seed, the counts, and what went wrong; it exits 1 if
-anything did. Records are valid ones with wrong types, numbers, texts and sizes in every header and field, and every one
-is accounted for. Connections send heads of HTTP and frames of WebSockets that are valid, nearly so, or cut off: no
+``python -m benchmarks.fuzz`` writes ``results/fuzz.json`` with the seed, the counts, and the errors; it exits 1 if
+there are any. Records are valid ones with wrong types, numbers, texts and sizes in every header and field, and every
+one is accounted for. Connections send heads of HTTP and frames of WebSockets that are valid, nearly so, or cut off: no
 stack trace, no growth, no connection that stays, and another user is answered meanwhile.
 """
 
@@ -35,7 +35,7 @@ ROOMS: tuple[type[Room], ...] = (CorrelateRoom, TwinRoom, PersistRoom, SettleRoo
 RECORDS, BATCH = 1_000_000, 1_000
 GATEWAY = "gateway"
 SHOWN = 10
-"""So many stops and violations of a room are written down; all are counted."""
+"""Number of stops and violations of a room that are written down; all are counted."""
 
 
 def run(seed: int, records: int, rooms: Sequence[type[Room]] = ROOMS) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def run(seed: int, records: int, rooms: Sequence[type[Room]] = ROOMS) -> dict[st
 
 
 class _Nets(logging.Handler):
-    """Counts what an operator did not foresee and its net has caught, by error and place: no stop, but worth a look."""
+    """Counts unforeseen errors of an operator that its net has caught, by error and place, to be looked at."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _Nets(logging.Handler):
 
 
 def drive(room: Room, count: int) -> dict[str, Any]:
-    """Feed a room so many records, in batches of changing size; one that stops a batch is found and left out."""
+    """Feed a room this many records, in batches of changing size; one that stops a batch is found and left out."""
     stops: list[str] = []
     left = count
     while left:

@@ -1,4 +1,4 @@
-"""What a request costs at the gateway: commands of a signed-in user that Kafka stores, and nothing waits for a job.
+"""The cost of a request at the gateway: commands of a signed-in user that Kafka stores, and nothing waits for a job.
 
 The gateway is a process of its own with the shipped settings, but for the limit of requests.
 """

@@ -1,4 +1,4 @@
-"""What was asked of ackstream's speed, and what the results say: a table of each README.md."""
+"""The goals of ackstream's speed, and the results: a table of each README.md."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def table(results: Mapping[str, dict[str, Any]]) -> str:
 
 
 def _figure(result: str, *path: Any) -> Goal:
-    """Return a figure of which nothing was asked."""
+    """Return a figure without a goal."""
     return Goal("", result, path, 0)
 
 
@@ -146,7 +146,7 @@ NUMBERS = (
     ("an idle job", "{} of a core for correlate, {} for all jobs in one session",
      (_figure("idle", "jobs", "correlate", "job"), _figure("idle", "jobs", ALL_JOBS, "job"))),
 )  # fmt: skip
-"""The figures on the first page: a text, and what is filled in."""
+"""The figures on the first page: a text, and its values."""
 
 
 def numbers(results: Mapping[str, dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""What open and remembered requests cost: the operator alone, whole batches through Spark, and a start of the job."""
+"""The cost of open and remembered requests: the operator alone, whole batches through Spark, and a start of the job."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _shard(aside: Aside) -> CorrelateShard:
 
 
 def _state(aside: Aside, count: int, remembered: int) -> tuple[int, bytes]:
-    """Return the state of a shard with so many open and so many remembered requests."""
+    """Return the state of a shard with these numbers of open and remembered requests."""
     shard = _shard(aside)
     for first in range(0, count, CHUNK):
         workload = Workload(min(CHUNK, count - first), timeout="1h", missing=1.0, first=first)
@@ -182,7 +182,7 @@ def _state(aside: Aside, count: int, remembered: int) -> tuple[int, bytes]:
 
 
 def _feed(aside: Aside, shard: CorrelateShard, records: Sequence[Record]) -> CorrelateShard:
-    """Let a shard take records, and forget what it wrote."""
+    """Let a shard take records, and forget its output."""
     process(shard, records)
     dumped = shard.dump()
     following = _shard(aside)
@@ -309,7 +309,7 @@ def _stage(bench: Bench, settings: Settings, count: int, before: int, times: int
 
 
 def _mixed(fill: Workload, rest: Workload, prefix: str) -> Iterator[tuple[str, bytes, bytes, list[tuple[str, bytes]]]]:
-    """Give new requests with their acknowledgements, and for each what one of those that were open still waits for."""
+    """Give new requests with their acknowledgements, and for each the missing acknowledgement of one that was open."""
     for place, message in enumerate(rest.kafka(prefix)):
         yield message
         if place % 3 == 0:
@@ -327,7 +327,7 @@ def _program(bench: Bench, settings: Settings) -> dict[str, float]:
 
 
 def _run(bench: Bench, settings: Settings, messages: int, batch: int) -> Sequence[Batch]:
-    """Run correlate until it has read so many messages; return its batches."""
+    """Run correlate until it has read this many messages; return its batches."""
     correlate = settings.correlate.model_copy(update={"max_offsets_per_trigger": batch})
     settings = settings.model_copy(update={"correlate": correlate})
     with job.JOB.running(bench.spark, settings) as query:

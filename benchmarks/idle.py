@@ -1,4 +1,4 @@
-"""What nothing costs: the processor time of jobs that have nothing to do, each alone and all in one session."""
+"""The cost of idle jobs: their processor time without records, each alone and all in one session."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 def _case(bench: Bench, name: str) -> dict[str, float]:
     settings = bench.settings("idle")
-    # what other jobs would have made
+    # topics that other jobs would have created
     tables.create(bench.spark, settings.lake, ["messages"])
     warm_up, seconds = (5.0, 5.0) if bench.small else (WARM_UP, SECONDS)
     arguments = ["-c", programs.JOBS, *JOBS, "twin-index"] if name == ALL_JOBS else ["submit", name]
@@ -74,12 +74,12 @@ def _wait(program: Program, settings: Settings, names: tuple[str, ...]) -> None:
 
 
 def _used(program: Program, broker: int) -> dict[int, float]:
-    """Return the processor seconds so far of the processes of a job and of the broker."""
+    """Return the processor seconds used by the processes of a job and by the broker."""
     return {pid: processor(pid) for pid in (*members({program.session}), broker)}
 
 
 def _batches(settings: Settings) -> int:
-    """Return the number of batches so far."""
+    """Return the present number of batches."""
     places = Path(settings.lake.checkpoints).glob("*/commits")
     # older ones are deleted
     return sum(max((int(path.name) for path in place.iterdir() if path.name.isdigit()), default=-1) for place in places)

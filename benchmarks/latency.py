@@ -39,7 +39,7 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Case:
-    """A rate in requests/s, for so many seconds after so many of warm-up; further jobs of the session."""
+    """A rate in requests/s, its seconds, and those of warm-up before them; further jobs of the session."""
 
     name: str
     rate: int
@@ -50,7 +50,7 @@ class Case:
 
 ARCHIVE = (archive.JOB,)
 DEMO = (archive.JOB, twin.JOB, twin.INDEX)
-"""What the demo runs beside correlate."""
+"""The jobs that the demo runs beside correlate."""
 FULL = (
     # the JVM compiles for minutes, at a low rate for longer
     Case("100/s", 100, 120, 30),
@@ -108,7 +108,7 @@ def _case(bench: Bench, case: Case) -> dict[str, Any]:
 
 
 def load(settings: Settings, out: Path, rate: float, seconds: float, *, heartbeats: bool = False) -> list[str]:
-    """Return the command that sends requests and acknowledgements, and writes the file with what came of them."""
+    """Return the command that sends requests and acknowledgements, and writes the file with their outcomes."""
     return [
         sys.executable, "-m", "benchmarks.load", "--bootstrap", settings.kafka.bootstrap,
         "--prefix", settings.kafka.topic_prefix, "--out", str(out), "--rate", str(rate),
@@ -117,7 +117,7 @@ def load(settings: Settings, out: Path, rate: float, seconds: float, *, heartbea
 
 
 def evaluate(report: dict[str, Any], case: Case, found: Sequence[Batch] = ()) -> dict[str, Any]:
-    """Return the figures of a case from what the load has written."""
+    """Return the figures of a case from the file of the load."""
     requests = list(zip(*(report[name] for name in ("sent", "last_ack", "replied", "completed_by")), strict=True))
     # the first has waited until there was someone to answer it
     began = requests[1][0] + case.warm_up

@@ -1,4 +1,4 @@
-"""Open-loop load from a process of its own: requests at a fixed rate whatever comes back, their acknowledgements.
+"""Open-loop load from a process of its own: requests at a fixed rate regardless of replies, their acknowledgements.
 
 A request's time is the moment it was due, not the moment it went out: a client that falls behind does not look better.
 The first request is sent alone; once it is answered, the others follow. Acknowledgements follow their request by 20 to
@@ -48,7 +48,7 @@ class Load:
         self._partitions = [(topic, number) for topic in topics for number in broker.partitions(self._consumer, topic)]
 
     def run(self) -> None:
-        """Send everything, wait for what is open."""
+        """Send everything, wait for open requests."""
         now = time.time()
         self._request(0, now)
         over = now + PATIENCE_SECONDS
@@ -66,7 +66,7 @@ class Load:
         self._consumer.close()
 
     def _go_on(self, now: float) -> None:
-        """Send the acknowledgements that are due and the time; receive what has come."""
+        """Send the acknowledgements that are due and the time; receive new replies."""
         while self._due and self._due[0][0] <= now:
             _, ack, label = heapq.heappop(self._due)
             self._acknowledge(ack, label, now)

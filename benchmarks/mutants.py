@@ -1,4 +1,4 @@
-"""Small changes to the pure cores, one at a time, in a copy: do their tests fail? What survives no test holds.
+"""Small changes to the pure cores, one at a time, in a copy: do their tests fail? No test covers a survivor.
 
 ``python -m benchmarks.mutants`` takes a sample of each core by a seed and writes ``results/mutants.json`` with the
 score and every survivor. ``--core NAME`` takes one core, ``--all`` every mutant of it.
@@ -64,7 +64,7 @@ OPERATORS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*"}
 
 
 class Mutant(NamedTuple):
-    """A change to the source of a module: what is between two positions of its UTF-8 becomes another text."""
+    """A change to the source of a module: the text between two positions of its UTF-8 is replaced."""
 
     line: int
     start: int
@@ -115,7 +115,7 @@ class Changes:
 
 
 def _other(node: Any) -> str | None:
-    """Return what a name, a constant or a statement becomes; ``None``: it stays."""
+    """Return the mutation of a name, a constant or a statement; ``None``: no mutation."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return str(not node.value) if isinstance(node.value, bool) else str(node.value + 1)
     if isinstance(node, ast.Name):

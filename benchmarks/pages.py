@@ -91,7 +91,7 @@ def show(value: Any) -> str:
 
 
 def latency(report: dict[str, Any]) -> str:
-    """Write the table of what a requester waits for."""
+    """Write the table of a requester's waits."""
     cases = report["figures"]["cases"]
     rows = [
         (LOADS[name], *(f"{value:.2f} s" for value in (*one["reply"].values(), one["late"]["p50"])))
@@ -101,14 +101,14 @@ def latency(report: dict[str, Any]) -> str:
 
 
 def throughput(report: dict[str, Any]) -> str:
-    """Write the table of correlate and what it is measured beside."""
+    """Write the table of correlate and its contenders."""
     rates, times = (report["figures"][name] for name in ("messages_a_second", "correlate_is_times"))
     rows = [(said, f"{rates[name]['warm']:,.0f}", f"{times[name]:.3g}") for name, said in RATES.items()]
     return _alone(table(("Kafka to Kafka, warm", "messages/s", "correlate is … times as fast"), rows))
 
 
 def acks(report: dict[str, Any]) -> str:
-    """Write the table of what a publisher waits for."""
+    """Write the table of a publisher's waits."""
     cases = report["figures"]["cases"]
     columns = ["stage, s"]
     for rate in cases:
@@ -164,7 +164,7 @@ def peers(report: dict[str, Any]) -> str:
 
 
 def beside(report: dict[str, Any]) -> str:
-    """Write the table of what each peer costs as a program of its own."""
+    """Write the table of each peer's cost as a program of its own."""
     rows = [
         (
             f"**{name}**" if name.startswith("ackstream") else name,
@@ -246,7 +246,7 @@ def _seconds(*values: float | None) -> list[str]:
 
 
 class Part(NamedTuple):
-    """A part of a page, and what makes it of the report of a benchmark."""
+    """A part of a page, and the function that writes it from the report of a benchmark."""
 
     page: Path
     result: str
@@ -277,7 +277,7 @@ def replace(page: Path, name: str, text: str) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine and what runs on it."""
+    """Describe the machine and its programs."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():

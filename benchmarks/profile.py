@@ -48,7 +48,7 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Used:
-    """Processor seconds so far by process and kind of thread, at a time."""
+    """Processor seconds used by process and kind of thread, at a time."""
 
     time: float
     seconds: Mapping[str, float]
@@ -79,7 +79,7 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 
 def _backlog(found: Sequence[Batch], used: Sequence[Used], limit: int, samples: Counter[str]) -> dict[str, Any]:
-    """Divide what the warm batches have used; the time of tasks as the samples are."""
+    """Divide the use of the warm batches; the time of tasks as the samples are."""
     full = warm(found, limit)
     messages = sum(batch.rows for batch in full)
     each = {where: found / messages * 1e6 for where, found in _between(used, full[0].start, full[-1].end).items()}
@@ -96,14 +96,14 @@ def _backlog(found: Sequence[Batch], used: Sequence[Used], limit: int, samples: 
 
 
 def _run(bench: Bench, data: Settings, workload: Workload, batch: int) -> tuple[Sequence[Batch], Sequence[Used]]:
-    """Let correlate answer everything; return its batches, and what was used meanwhile."""
+    """Let correlate answer everything; return its batches, and the use meanwhile."""
     with watched(bench) as used, answered(bench, data, workload, batch) as (query, _):
         return batches(query), used
 
 
 @contextmanager
 def watched(bench: Bench) -> Iterator[list[Used]]:
-    """Look again and again what the JVM, Python and the broker have used."""
+    """Measure repeatedly the use of the JVM, Python and the broker."""
     jvm = int(java(bench.spark, "java.lang.ProcessHandle").current().pid())
     kafka = listener(bench.base.kafka.bootstrap)
     found: list[Used] = []
@@ -150,7 +150,7 @@ def _threads(pid: int) -> dict[str, float]:
 
 @contextmanager
 def recorded(spark: SparkSession, path: Path) -> Iterator[None]:
-    """Have the JVM's flight recorder take samples of what runs."""
+    """Have the JVM's flight recorder sample the running methods."""
     recording = java(spark, "jdk.jfr.Recording")()
     recording.enable("jdk.ExecutionSample").withPeriod(java(spark, "java.time.Duration").ofMillis(PERIOD_MS))
     recording.start()

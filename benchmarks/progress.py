@@ -1,4 +1,4 @@
-"""What Spark tells of a query's batches, how long a step takes, and the figures made of it."""
+"""Spark's reports of a query's batches, the duration of a step, and the figures made from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch as Spark's progress tells it; times in epoch seconds, durations in milliseconds."""
+    """A batch as reported in Spark's progress; times in epoch seconds, durations in milliseconds."""
 
     number: int
     rows: int
@@ -42,7 +42,7 @@ def seconds(step: Callable[[], object], repeats: int) -> float:
 
 
 def batches(query: StreamingQuery) -> list[Batch]:
-    """Return the query's batches so far that had records."""
+    """Return the query's finished batches with records."""
     found = {}
     for progress in query.recentProgress:
         entry = json.loads(progress.json) if hasattr(progress, "json") else progress

@@ -1,4 +1,4 @@
-"""What a message costs in Python alone: no Spark, no Kafka, one core. In microseconds a message."""
+"""The cost of a message in Python alone: no Spark, no Kafka, one core. In microseconds a message."""
 
 from __future__ import annotations
 

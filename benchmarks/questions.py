@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROWS, DAYS = 100_000_000, 30
 FIRST_DAY = date(2026, 10, 1)
 ROUNDS = {"DuckDB": 20, "Spark": 10}
-"""How often each question is asked about a day, which is chosen at random."""
+"""Number of runs of each question about a day, which is chosen at random."""
 QUESTIONS = [name for name, question in reading.VIEWS.items() if "day" in question.columns]
 ROWS_OF_A_REQUEST = 4.4
 """Signal, outcome, 2.1 acknowledgements and, of one request in ten, a message with its events."""
@@ -248,7 +248,7 @@ def _select(name: str, columns: Mapping[str, str], source: str) -> str:
 
 
 def measure(bench: Bench) -> dict[str, Any]:
-    """Fill the tables, and ask all questions."""
+    """Fill the tables, and run all questions."""
     rows = 40_000 if bench.small else bench.requests
     lake = Lake(path=str(bench.directory / "lake"))
     tables.create(bench.spark, lake, ALL_TABLES)

@@ -1,4 +1,4 @@
-"""What work queues cost: messages a second in Python alone and through the query, a batch of a long queue."""
+"""The cost of work queues: messages a second in Python alone and through the query, a batch of a long queue."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _round(bench: common.Bench, count: int) -> dict[str, float]:
     _store(bench, settings, count)
     query = queue_query.JOB.start(bench.spark, settings)
     try:
-        # a new checkpoint hears what is said from its first batch on
+        # a new checkpoint reads reports from its first batch on
         _wait(lambda: query.lastProgress is not None)
         return {
             "deliveries": count / _spent(bench, settings, query, [_bind()], "delivered", count),
@@ -222,7 +222,7 @@ def _spent(
     event: str,
     count: int,
 ) -> float:
-    """Say something; return the seconds of the batches until the table has so many rows of an event."""
+    """Send a record; return the seconds of the batches until the table has this many rows of an event."""
 
     def done() -> bool:
         rows = tables.read(bench.spark, settings.lake, "queue_events")
@@ -237,7 +237,7 @@ def _spend(
     said: list[Bind | SettleMessages],
     done: Callable[[], bool] = lambda: True,
 ) -> float:
-    """Say something; return the seconds of the batches until something holds, at least one."""
+    """Send a record; return the seconds of the batches until a condition holds, at least one."""
     before = len(batches(query))
     topic = settings.kafka.topic("app-acks")
     broker.produce(settings.kafka.bootstrap, ((topic, CONSUMER.encode(), write(record), []) for record in said))

@@ -44,7 +44,7 @@ KILLS = (1 / 3, 2 / 3)
 """After these parts of the requests, correlate is killed, and started again."""
 STEP_SECONDS, SAID_SECONDS, POLL_SECONDS = 0.05, 20.0, 1.0
 PATIENCE_SECONDS = 900.0
-"""From the last request on, until everything is decided and read."""
+"""Maximum seconds from the last request until everything is decided and read."""
 JAVA = ("-Xmx256m", "-XX:TieredStopAtLevel=1")
 METHOD = (
     "Three programs write requests by record headers at a fixed rate: Kafka's Java client (Avro, every tenth of its "
@@ -173,7 +173,7 @@ def _killed(bench: Bench, correlate: Program, began: float, sent: int) -> dict[s
 
 
 def _open(bench: Bench, settings: Settings, count: int) -> list[str]:
-    """Return what correlate has not done yet: replies, and partitions that it has not processed to their ends."""
+    """Return the remaining work of correlate: replies, and partitions that it has not processed to their ends."""
     there = bench.offsets.count(settings.kafka.topic("replies"))
     found = [f"{there:,} of {count:,} replies"] if there < count else []
     place = Path(settings.lake.checkpoint("correlate"))
@@ -203,7 +203,7 @@ def _party(bench: Bench, settings: Settings, label: int, count: int) -> LoggedPr
 
 
 class _Feeder:
-    """The three producers, and what gives them their lines at the rate.
+    """The three producers, and the thread that gives them their lines at the rate.
 
     :ivar sent: how many lines they were given
     """

@@ -1,4 +1,4 @@
-"""What is read from the replies of a contender, whichever it is: right or wrong, rate, time to recover."""
+"""The figures from the replies of any contender: right or wrong, rate, time to recover."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from benchmarks.workload import Workload
 
 TARDY = 2.0
-"""A reply after a kill is late if it took so many times as long as 95 % of those before it,
-or longer than :data:`TARDY_SECONDS` more."""
+"""A reply after a kill is late if it took this many times the p95 of those before it, or longer than
+:data:`TARDY_SECONDS` more."""
 TARDY_SECONDS = 0.5
 
 
@@ -69,7 +69,7 @@ def slope(times: Sequence[float]) -> float:
 
 
 def recovery(replies: Iterable[tuple[float, float]], killed: float) -> dict[str, Any]:
-    """Tell how long a kill is felt.
+    """Return how long a kill has an effect.
 
     :param replies: (when it could have come at the earliest, when it came) of each reply
     :returns: seconds of the longest silence that began or lasted after the kill, and from the kill until the last late

@@ -1,4 +1,4 @@
-"""A million rows of a DataFrame ask, a Python worker is killed in the middle, and each row is answered once.
+"""A million rows of a DataFrame are requests; a Python worker is killed in the middle, and each row is answered once.
 
 ``python -m benchmarks.rows --requests 20000`` is a trial; its figures are printed and not written.
 """
@@ -41,7 +41,7 @@ METHOD = (
 
 
 def measure(bench: Bench) -> dict[str, Any]:
-    """Ask, answer, and judge; raise a ``RuntimeError`` in a trial in which something is wrong."""
+    """Send requests, answer, and judge; raise a ``RuntimeError`` in a trial in which something is wrong."""
     rows = SMALL_ROWS if bench.small else bench.requests
     settings = bench.settings("rows")
     topic = settings.kafka.topic(TOPIC)
@@ -78,7 +78,7 @@ def measure(bench: Bench) -> dict[str, Any]:
 
 
 def _ask(bench: Bench, settings: Settings, rows: int, file: str) -> dict[str, float]:
-    """Run the job that asks and the job that acknowledges until all is decided; return the seconds of both."""
+    """Run the requesting and the acknowledging job until all is decided; return the seconds of both."""
     seconds: dict[str, float] = {}
     topic, own = settings.kafka.topic(TOPIC), settings.kafka
     names = {"ACKSTREAM_CORRELATE_REQUEST_TOPICS": json.dumps([re.escape(topic)])}

@@ -1,4 +1,4 @@
-"""What of correlate a thread of the JVM, and a sample of what it runs, belongs to."""
+"""The part of correlate that a thread of the JVM, and a sample of it, belongs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How correlate grows: executors on a cluster, skew, and what its driver does with many partitions and shards."""
+"""How correlate grows: executors on a cluster, skew, and the work of its driver with many partitions and shards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 PARTITIONS, SHARDS = 4, 6
-"""Of each topic, and of the state, for each executor."""
+"""Partitions of each topic, and of the state, for each executor."""
 MEMORY = "768m"
 PATIENCE = 300.0
 METHOD = (
@@ -140,7 +140,7 @@ def _width(bench: Bench, width: driving.Width) -> dict[str, float]:
 
 
 def _topics(bench: Bench, width: driving.Width) -> Settings:
-    """Create the topics that correlate reads with so many partitions, and the others as they are by default."""
+    """Create the topics that correlate reads with this number of partitions, and the others as they are by default."""
     prefix = f"bench-{os.getpid()}-wide-{width.partitions}-"
     for name in driving.READ:
         bench.offsets.create(prefix + name, width.partitions // len(driving.READ))
@@ -178,7 +178,7 @@ def _kafka(settings: Settings) -> dict[str, float]:
 
 
 def _batches(bench: Bench, settings: Settings) -> dict[str, float]:
-    """Run correlate on these topics with little to do; return what Spark reports of a batch."""
+    """Run correlate on these topics with little to do; return Spark's report of a batch."""
     rounds, warm = (6, 3) if bench.small else (15, 5)
     workload = Workload(20 * rounds, timeout="1s")
     messages = workload.kafka(settings.kafka.topic_prefix)

@@ -1,4 +1,4 @@
-"""What settle costs: acknowledgements a second in Python alone and through the query, its state with many holes."""
+"""The cost of settle: acknowledgements a second in Python alone and through the query, its state with many holes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _measure_open(bench: common.Bench) -> list[dict[str, Any]]:
 
 
 def _open(count: int, writers: int, holes: int) -> dict[str, Any]:
-    """Measure a shard with so many open samples, of which a reader has acknowledged every other one up to the holes."""
+    """Measure a shard with these open samples, of which a reader has acknowledged every other one up to the holes."""
     rules = Settle(required=REQUIRED, max_holes=100_000)
     names = [f"w{number}" for number in range(writers)]
     every_other = [(number, number) for number in range(1, 2 * holes, 2)] or [(1, 1)]
@@ -107,7 +107,7 @@ def _measure_query(bench: common.Bench) -> dict[str, Any]:
     """Measure from Kafka through the tables to the topic that readers and publishers read."""
     count, writers, limit, rounds = (3_000, 10, 1_500, 1) if bench.small else (60_000, 50, 10_000, ROUNDS)
     data = bench.settings("settle")
-    # one after the other: what is acknowledged was stored before
+    # one after the other: acknowledged samples were stored before
     broker.produce(data.kafka.bootstrap, _samples(data, count, writers))
     broker.produce(data.kafka.bootstrap, _reports(data, count, writers))
     settle = {"max_offsets_per_trigger": limit, "required": REQUIRED}
@@ -151,7 +151,7 @@ def _settle(bench: common.Bench, settings: Settings, count: int) -> float:
 
 
 def _app_ack(reader: str, writer: str, turn: int) -> bytes:
-    """Return the AppAck of a reader's turn: what it had reported, and the next samples."""
+    """Return the AppAck of a reader's turn: the reported samples, and the next ones."""
     told = (AckInterval(1, turn * BATCH, reported=True),) if turn else ()
     new = AckInterval(turn * BATCH + 1, (turn + 1) * BATCH)
     return write(AppAck(reader, writer, 1, turn + 1, (*told, new), READERS[reader]))

@@ -1,10 +1,10 @@
-"""Hours of steady load on every plane, at half of what this machine carries: what grows, and does it have to?
+"""Hours of steady load on every plane, at half of this machine's capacity: which series grow, and must they?
 
 ``python -m benchmarks.soak`` runs a Kafka of its own, all jobs and clients, and the tables' maintenance. It finds the
 rate that no plane falls behind at, goes on at half of it, and measures every minute from outside: processes, disk,
-batches, backlogs, latency; a rate that is given is doubled at the end instead, to see whether it is at most half of
-what is carried. ``results/soak.json`` has the samples and, per series, what it should do and the verdict; ``soak.png``
-shows them. The samples so far are in ``.ackstream/soak/soak.json``: ``--judge FILE`` makes both of them.
+batches, backlogs, latency; a rate that is given is doubled at the end instead, to see whether it is at most half of the
+capacity. ``results/soak.json`` has the samples and, per series, the expectation and the verdict; ``soak.png`` shows
+them. The present samples are in ``.ackstream/soak/soak.json``: ``--judge FILE`` makes both of them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SLOW_SECONDS = 5.0
 """Nor is a rate carried at which half of the clients wait longer for their reply."""
 DRAIN_SECONDS = 300.0
 HISTOGRAM_MINUTES, TOP = 10, 12
-"""How often live objects are counted: by a full collection, as Spark asks for one itself every 30 minutes."""
+"""How often live objects are counted: by a full collection, as Spark itself requests every 30 minutes."""
 MAINTENANCES = 6
 """How often the tables are maintained in the whole run: a day's growth, and its maintenance, in small."""
 DRIVERS = {
@@ -67,7 +67,7 @@ DRIVERS = {
 DRIVER_MEMORY = "4g"
 INTERVAL, REQUESTS_INTERVAL, FOLLOWED_INTERVAL, INDEX_INTERVAL = "5s", "2s", "10s", "30s"
 """Between two batches. Nine queries share the machine, and each batch of theirs costs it the more the fewer records it
-has: with batches each second both cores of a small one are busy at any rate, and nothing says what half of it is."""
+has: with batches each second both cores of a small one are busy at any rate, and half of it is unknown."""
 
 
 class Soak(Storm):
@@ -120,7 +120,7 @@ class Soak(Storm):
         part.replace(self.rate)
 
     def supervise(self) -> None:
-        """Start again what has ended by itself, and count it; note the end of a maintenance, and begin the next."""
+        """Restart and count programs that have ended; note the end of a maintenance, and begin the next."""
         for name, program in self.programs.items():
             if program.ended:
                 self.ended[name] += 1
@@ -133,7 +133,7 @@ class Soak(Storm):
             minute, lake = self._due.pop(0)
             self.maintenance.append({"minute": minute, "lake": Path(lake).name, "began": time.monotonic()})
             own = {"ACKSTREAM_LAKE_PATH": lake, "ACKSTREAM_LOCAL_DATA": str(self.directory / "maintain")}
-            # a destination that is maintained itself is none of its own
+            # a destination that is maintained has no destination itself
             own["ACKSTREAM_DESTINATIONS"] = "[]"
             self._maintaining = Program(
                 "maintain", ["maintain"], self.system.settings, self.directory, self.environment | own
@@ -205,7 +205,7 @@ class Run:
         self.samples.append({"minute": round((time.monotonic() - self._began) / MINUTE, 2), "values": rounded(values)})
 
     def report(self, minutes: float, warm_up: float) -> dict[str, Any]:
-        """Return the report on the samples so far, without the verdicts."""
+        """Return the report on the present samples, without the verdicts."""
         warm = [found for minute, found in self._live if minute >= warm_up]
         first, last = (warm[0], warm[-1]) if warm else ({}, {})
         grown = {name: (found - first.get(name, Counter())).most_common(TOP) for name, found in last.items()}
@@ -269,7 +269,7 @@ class Run:
         return {name: program.session for name, program in self._soak.programs.items()} | own
 
     def _late(self, rate: float) -> bool:
-        """Tell which plane is furthest behind, by its own measure; return whether that is too far, or replies slow."""
+        """Report the plane furthest behind, by its own measure; return whether that is too far, or replies slow."""
         behind, batches = self._behind(), self._probe.batches()
         limits = {name: max(BEHIND_SECONDS, BEHIND_BATCHES * batches.get(f"batch/{name} p50", 0.0)) for name in behind}
         worst = max(behind, key=lambda name: behind[name] / limits[name])
@@ -303,7 +303,7 @@ def run(minutes: float, rate: float | None, console: Console) -> dict[str, Any]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ackstream-soak-")))
         broker = stack.enter_context(running(Local(), console))
         soak = Soak(Kafka(bootstrap=broker.bootstrap, topic_prefix="soak-"), directory, stack)
-        # what the programs said is all that is left to explain an end
+        # only the output of the programs is left to explain an end
         LOGS.mkdir(parents=True, exist_ok=True)
         stack.callback(lambda: [shutil.copy(log, LOGS) for log in directory.glob("*.log")])
         eventually(soak.is_ready, "the gateway")
@@ -320,7 +320,7 @@ def run(minutes: float, rate: float | None, console: Console) -> dict[str, Any]:
             one.minute(number, count_objects=number % min(HISTOGRAM_MINUTES, every) == 0 or last)
             if number % every == every // 2:
                 soak.maintain(number, soak.lake.path, soak.standby.path)
-            # the last whole run stays what it is until this one is whole
+            # the last complete run is kept until this one is complete
             write(one.report(minutes, warm_up), LOGS)
         if rate is not None:
             one.double()
@@ -350,7 +350,7 @@ def main() -> None:
     parser.add_argument("--judge", type=Path, metavar="FILE", help="only judge and draw the samples of a run")
     arguments = parser.parse_args()
     console = Console(stderr=True)
-    # whatever ends this ends the programs, too
+    # any end of this ends the programs, too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated; --judge draws what was measured."))
     place = arguments.results or (RESULTS if arguments.minutes >= MINUTES else LOGS)
     if arguments.judge:

@@ -1,4 +1,4 @@
-"""Jobs as programs of their own, as their users start them, and what a start takes with messages waiting."""
+"""Jobs as programs of their own, as their users start them, and the cost of a start with waiting messages."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = "2s"
 AFTER_ALL = 2.5
-"""After so many seconds every request is due."""
+"""Seconds after which every request is due."""
 PATIENCE = 600.0
 METHOD = (
     "Messages are requests and acknowledgements read. All are in Kafka before a contender starts; each round starts "
@@ -45,9 +45,9 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Size:
-    """How much data: requests for all but the slow contender, its own, and what a batch takes; runs that do not count.
+    """How much data: requests for all but the slow contender, its own, and those of a batch; uncounted runs.
 
-    After so many the JVM hardly compiles any more, as in a job that has run for minutes.
+    After these the JVM hardly compiles any more, as in a job that has run for minutes.
     """
 
     requests: int
@@ -214,7 +214,7 @@ def _rates(query: StreamingQuery, messages: int, batch: int, began: float) -> di
 
 
 def fill(bench: Bench, data: Settings, workload: Workload) -> float:
-    """Write the messages, then records that tell a time when every request is due; return the messages' seconds."""
+    """Write the messages, then records with a time at which every request is due; return the messages' seconds."""
     bench.say(f"Writing {workload.messages:,} messages of {workload.requests:,} requests")
     seconds = broker.produce(bench.base.kafka.bootstrap, workload.kafka(data.kafka.topic_prefix))
     time.sleep(AFTER_ALL)
@@ -248,7 +248,7 @@ def program(bench: Bench, data: Settings, workload: Workload, batch: int, conten
                 if verdicts.answered == workload.requests or time.monotonic() > deadline:
                     break
             time.sleep(0.25)
-    # the first of them leave room for what warms up, as the first batches of Spark do
+    # the first of them leave room for the warm-up, as the first batches of Spark do
     counted = times[len(times) * WARM_UP * batch // workload.messages :]
     rate = workload.messages / workload.complete * slope(counted)
     first, last = running.between(counted[0], counted[-1])

@@ -146,7 +146,7 @@ def _latency(bench: Bench, things: int, *, beside: bool) -> dict[str, Any]:
 
 
 def _start_with(bench: Bench, count: int) -> dict[str, float]:
-    """Start the twin with so many things and commands waiting."""
+    """Start the twin with these numbers of things and waiting commands."""
     settings = bench.settings("twin-start")
     tables.create(bench.spark, settings.lake, ("thing_events", "things", "things_search"))
     name, content = "org.acme:lamp-%06d", f'{{"thingId":"%s","policyId":"%s",{CONTENT}}}'

@@ -26,7 +26,7 @@ CONTENT = (
     '"installed":"2024-05-01"},"features":{"illumination":{"properties":{"mode":"off","brightness":0,'
     '"colour":{"hue":0,"saturation":0,"value":0}}},"meter":{"properties":{"energy":0.0,"power":0}}}'
 )
-"""Of a thing, with its building, floor and serial number."""
+"""The attributes of a thing, with its building, floor and serial number."""
 _CREATE = (
     '{"topic":"org.acme/lamp-%s/things/twin/commands/create","headers":{"response-required":false,'
     '"requested-acks":[]},"path":"/","value":{' + CONTENT + "}}"
@@ -39,7 +39,7 @@ _MODIFY = (
 
 
 def create(number: int, digits: int = 6) -> tuple[bytes, bytes, str]:
-    """Return key, value and correlation-id of the creation of a thing; nobody waits for its answer.
+    """Return key, value and correlation-id of the creation of a thing; no client waits for its answer.
 
     :param digits: of the number in the thing's name
     """
@@ -77,7 +77,7 @@ class Load:
         self.came = {name: [0.0] * self._count for name in ("acks", "replies")}
 
     def run(self) -> None:
-        """Send everything, wait for what is open."""
+        """Send everything, wait for open commands."""
         start = time.time() + 0.2
         over = start + self._count / self._rate + PATIENCE_SECONDS
         number = open_ = 0

@@ -1,4 +1,4 @@
-"""What a record on a request topic costs that asks for nothing: processor time of correlate, with and without them."""
+"""The cost of a record on a request topic that requests nothing: processor time of correlate, with and without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages: commands that ask for two acknowledgements, some of which never come. The same for the same numbers."""
+"""The messages: commands that request two acknowledgements, some of which never come. The same for the same numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THINGS = 20_000
 MISSING = 0.05
 """The share of acknowledgements that never come."""
 APART = 2_000
-"""An acknowledgement follows its request within so many further requests."""
+"""An acknowledgement follows its request within this many further requests."""
 HOT = 7
 """The thing that has more than its share."""
 EVERY, PADDING = 20, 30_000
@@ -64,7 +64,7 @@ class Workload:
         self.ids = [str(uuid.UUID(int=source.getrandbits(128), version=4)) for _ in range(requests)]
 
     def came(self, number: int, label: int) -> bool:
-        """Tell whether an acknowledgement comes."""
+        """Return whether an acknowledgement comes."""
         return bool(self._came[number, label])
 
     def thing(self, number: int) -> int:
@@ -82,11 +82,11 @@ class Workload:
         return (_ACK % (self.thing(number), name, key, name, number % 60, number % 1000, number)).encode()
 
     def completed_by(self, number: int) -> str:
-        """Tell what completes a request, unless it is answered wrongly."""
+        """Return the cause of a request's completion, unless it is answered wrongly."""
         return "acknowledgements" if self._came[number].all() else "timeout"
 
     def reply(self, number: int) -> dict[str, Any]:
-        """Return what a request has to be answered with."""
+        """Return the expected answer to a request."""
         entry = receive(None, decode(self.signal(number)), 0)
         for label in range(len(LABELS)):
             if self.came(number, label):
@@ -115,7 +115,7 @@ class Workload:
         return prefix + topic, b"org.acme:lamp-%05d" % self.thing(number), value, headers
 
     def records(self, *, start: int = 1_700_000_000_000, a_second: int = 50_000) -> list[Record]:
-        """Return all messages in order as the shard operator gets them, at so many messages a second."""
+        """Return all messages in order as the shard operator gets them, at this rate in messages a second."""
         offsets = [0, 0]
         found = []
         for position, (number, label) in enumerate(self.order()):

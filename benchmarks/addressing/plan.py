@@ -1,4 +1,4 @@
-"""What is sent over many addresses, and the verdict on what arrived; no I/O."""
+"""The messages to many addresses, and the verdict on those that arrived; no I/O."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def number_in(payload: bytes) -> int:
 def judge(
     plan: Plan, sent: Mapping[int, Sent], arrived: Iterable[Arrived], letters: Iterable[tuple[int, str]]
 ) -> dict[str, Any]:
-    """Compare what was sent, accepted and given up: faults by kind, and what an at-least-once target may repeat."""
+    """Compare the messages sent, accepted and given up: faults by kind, and what an at-least-once target may repeat."""
     counts: Counter[int] = Counter()
     orders: dict[int, list[int]] = defaultdict(list)
     misplaced = []
@@ -158,6 +158,6 @@ def waits(plan: Plan, sent: Mapping[int, Sent], arrived: Collection[Arrived], *,
 
 
 def _kind(reason: str) -> str:
-    """Return a reason without what differs from message to message."""
+    """Return a reason without the parts that differ between messages."""
     text = reason.partition(" (")[0]
     return text.partition(" ")[2][:80]

@@ -222,7 +222,7 @@ class Mqtt(Broker):
         client.loop_start()
         stack.callback(client.loop_stop)
         stack.callback(client.disconnect)
-        # exactly once: what is repeated was published twice
+        # exactly once: repeated messages were published twice
         client.subscribe(topics, 2)
         eventually(lambda: subscribed, "the subscription")
         return client
@@ -292,7 +292,7 @@ class OtherKafka(Broker):
         self._cluster.nodes[2].signal(SIGKILL)
 
         def shrunk() -> bool:
-            # it may ask the node that is dead
+            # it may query the dead node
             with suppress(KafkaConnectionError):
                 return bool(admin.describe_topics([never])[0]["partitions"][0]["isr_nodes"] == [1])
             return False

@@ -1,4 +1,4 @@
-"""What each request has to be answered with, worked out anew: by the plan and by the times of records in their topics.
+"""The answer that each request must get, derived from the plan and the times of records in their topics.
 
 It uses nothing of the product but Kafka and the tables, and is written from docs/wire.md and docs/request-life.md. An
 answer counts if its timestamp is no later than that of its request and its timeout together. Where a request has
@@ -19,9 +19,9 @@ from benchmarks.asking import plan
 
 PROGRESS, SILENT, UNMET, OK = 102, 408, 424, 200
 REMEMBERED_MS = 60_000
-"""From a deadline on: an answer that comes later may be an orphan, or still be late."""
+"""The time after a deadline from which an answer may be an orphan, or still be late."""
 SHOWN = 20
-"""So many violations are told in words."""
+"""Number of violations that are described in words."""
 
 
 class Asked(NamedTuple):
@@ -48,7 +48,7 @@ class Answered(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What has to come of a request.
+    """The expected outcome of a request.
 
     ``accepted``: the status of each label that counts, by its index; ``decided``: the possible times of the decision;
     ``fates``: the possible dispositions of each answer, in the order of :attr:`answers`.
@@ -133,7 +133,7 @@ def _names(labels: Iterable[int]) -> list[str]:
 
 
 def entries(number: int, identity: str, expected: Expected) -> dict[str, Any]:
-    """Return what the value of the reply has to be; the payload of a silent label, an error text, is left out."""
+    """Return the expected value of the reply; the payload of a silent label, an error text, is left out."""
     found: dict[str, Any] = {}
     for name in plan.labels(number):
         label = plan.LABELS.index(name)
@@ -165,7 +165,7 @@ def reply_id(asked: Asked) -> str:
 
 
 class Oracle:
-    """Judges replies and tables; :attr:`violations` counts what is wrong by kind, :attr:`words` has the first ones."""
+    """Judges replies and tables; :attr:`violations` counts errors by kind, :attr:`words` has the first ones."""
 
     def __init__(self, requests: int) -> None:
         self.asked: list[Asked | None] = [None] * requests
@@ -191,7 +191,7 @@ class Oracle:
         self.numbers[asked.identity] = number
 
     def decide(self) -> None:
-        """Work out the end of all requests, and check that the parties have sent what is planned."""
+        """Work out the end of all requests, and check that the parties have sent the planned answers."""
         for number, asked in enumerate(self.asked):
             answers = self.answers[number]
             planned = sorted((label, one.status) for label in range(3) for one in plan.answers(number, label))

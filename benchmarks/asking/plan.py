@@ -1,4 +1,4 @@
-"""What is sent: each request and all answers to it, derived from its number.
+"""The plan: each request and all answers to it, derived from its number.
 
 A request has up to three labels, and a case: when, and how often, the party of each label answers, and with which
 status. Which label has which part in its case also follows from the number, so that each party has each part.
@@ -20,7 +20,7 @@ NO_CONTENT = 204
 
 
 class Answer(NamedTuple):
-    """An answer of a party, so many seconds after its request; ``extend``: how much more time it asks for, in s."""
+    """An answer of a party, seconds after its request; ``extend``: the further seconds that it requests."""
 
     after: float
     status: int
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What happens to a request: its share in %, its timeout in seconds, and the answers of each of three parts.
+    """The course of a request: its share in %, its timeout in seconds, and the answers of each of three parts.
 
     ``quorum``: the header of that name; ``asked``: how many of the parts the request has the label of.
     """
@@ -122,7 +122,7 @@ def written(number: int, label: int, turn: int, identity: bytes) -> tuple[str, b
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 _EVENT_OF = 30
-"""One of so many requests is a CloudEvent, by Java."""
+"""One of this many requests is a CloudEvent, by Java."""
 
 
 def line(number: int) -> bytes:

@@ -1,1 +1,1 @@
-"""Other ways to do what correlate does, or a part of it."""
+"""Other implementations of correlate's work, or of a part of it."""

@@ -28,7 +28,7 @@ EPOCH = timedelta(seconds=1)
 
 
 class Partition(StatefulBatchLogic):
-    """What is open in one partition of signals and the same one of acks."""
+    """The open requests in one partition of signals and the same one of acks."""
 
     def __init__(self, state: bytes | None) -> None:
         """Begin, or resume from a snapshot."""
@@ -46,7 +46,7 @@ class Partition(StatefulBatchLogic):
             timestamp = value.timestamp[1]
             self._times[value.topic] = timestamp
             message = msgspec.json.decode(value.value)
-            # without a correlation-id it only tells the time
+            # without a correlation-id it has only a time
             if "correlation-id" in message["headers"]:
                 replies += self._receive(message, timestamp)
         if len(self._times) == 2:

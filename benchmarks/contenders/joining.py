@@ -1,8 +1,8 @@
 """The join of requests and acknowledgements, the same for each contender in Python, and in java/Join.java for Java.
 
-An entry is what is open under one correlation-id. An acknowledgement counts by its own time stamp, up to the deadline,
-whether it is read before its request or after it; what waits for a request that does not come is dropped. Requests of
-the benchmarks' form alone are read: a timeout in seconds, labels, no errors, nothing checked.
+An entry has the open request of one correlation-id. An acknowledgement counts by its own time stamp, up to the
+deadline, whether it is read before its request or after it; acknowledgements whose request does not come are dropped.
+Requests of the benchmarks' form alone are read: a timeout in seconds, labels, no errors, nothing checked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 ORPHAN_HOLD = 10_000
 
 Entry = dict[str, Any]
-"""``due``: when it is over (milliseconds); ``request``: what the reply needs of it; ``acks``: label → (time, entry)."""
+"""``due``: its deadline (milliseconds); ``request``: parts for the reply; ``acks``: label → (time, entry)."""
 
 
 def receive(entry: Entry | None, message: dict[str, Any], timestamp: int) -> Entry:
@@ -41,7 +41,7 @@ def receive(entry: Entry | None, message: dict[str, Any], timestamp: int) -> Ent
 
 
 def complete(entry: Entry) -> bool:
-    """Tell whether there is a request, and all acknowledgements that it asked for."""
+    """Return whether there is a request, with all requested acknowledgements."""
     request = entry["request"]
     return request is not None and all(label in entry["acks"] for label in request["labels"])
 

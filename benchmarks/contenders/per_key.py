@@ -83,7 +83,7 @@ def join(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> 
 
 
 def reply(request: dict[str, Any], acks: dict[str, Any]) -> dict[str, Any]:
-    """Aggregate: what did not come is a 408."""
+    """Aggregate: a missing acknowledgement is a 408."""
     entries = {label: acks.get(label, {"status": 408}) for label in request["headers"]["requested-acks"]}
     namespace, name, _ = request["topic"].split("/", 2)
     good = all(200 <= entry["status"] < 300 for entry in entries.values())

@@ -1,7 +1,7 @@
 """How each contender is started as programs of its own: the same topics in, the same topic out, a directory for state.
 
-Each reads ``signals`` and ``acks``, writes to ``replies`` with the correlation-id as the key and what completed the
-request in the record header ``completed-by``, and started again with the same place it goes on where it was killed.
+Each reads ``signals`` and ``acks``, writes to ``replies`` with the correlation-id as the key and the cause of
+completion in the record header ``completed-by``, and started again with the same place it goes on where it was killed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once_v2", "at_least_once"
 
 @dataclass(frozen=True)
 class Place:
-    """What a run of a contender is given.
+    """The input of a run of a contender.
 
     :param settings: broker and topics
     :param name: of its consumer group; another for each run
@@ -51,8 +51,8 @@ class Contender:
     """One of those that are compared.
 
     :param commands: of all its processes
-    :param heartbeats: whether it needs records that tell the time in each partition, since it has no clock of its own
-    :param standby: the commands of what waits beside it, and replaces it when it is killed; ``None``: it starts again
+    :param heartbeats: whether it needs records with a time in each partition, since it has no clock of its own
+    :param standby: the commands of standbys, which replace it when it is killed; ``None``: it starts again
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The join in quixstreams: two topics concatenated, RocksDB state with its changelog topic, deadlines by stream time.
 
-State is kept by partition, not by record key: all keys are read as one, since the API cannot look for what is due in
-the states of other keys. Signals and acks have the same keys and the same number of partitions, so nothing has to be
+State is kept by partition, not by record key: all keys are read as one, since the API cannot find due requests in the
+states of other keys. Signals and acks have the same keys and the same number of partitions, so nothing has to be
 repartitioned, and quixstreams merges the two by their time stamps. Deadlines are lists of correlation-ids in the state,
 one for each 10 ms.
 
@@ -31,11 +31,11 @@ class OneKey(Deserializer):
 
 
 def join(message: dict[str, Any], _key: str, timestamp: int, _headers: Any, state: State) -> list[tuple[str, Any]]:
-    """Let the time of a message pass, then take it; return replies, each with what completed it."""
+    """Let the time of a message pass, then take it; return replies, each with the cause of its completion."""
     replies = list(expire(state, timestamp))
     key = message["headers"].get("correlation-id")
     if key is None:
-        # it only tells the time
+        # it has only a time
         return replies
     before = state.get(key)
     due = before and before["due"]
@@ -51,7 +51,7 @@ def join(message: dict[str, Any], _key: str, timestamp: int, _headers: Any, stat
 
 
 def expire(state: State, now: int) -> Any:
-    """Give the replies of what is due in the slots that are over."""
+    """Give the replies of due requests in the slots that have passed."""
     reached = state.get("reached")
     current = now // SLOT
     if reached is not None and current <= reached:
@@ -83,7 +83,7 @@ def main() -> None:
         state_dir=arguments.state,
         auto_offset_reset="earliest",
         loglevel="WARNING",
-        # while it merges topics it waits for as long before it looks at what has come
+        # while it merges topics it waits this long before it processes new records
         consumer_poll_timeout=0.01,
         # a program that is started again gets its partitions back at once, not when the session of the killed one ends
         consumer_extra_config={"group.instance.id": arguments.number},

@@ -21,7 +21,7 @@ TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """Processor seconds so far of a contender and of the broker, and the contender's memory in bytes, at a time."""
+    """Processor seconds used by a contender and of the broker, and the contender's memory in bytes, at a time."""
 
     time: float
     processor: float
@@ -52,7 +52,7 @@ class Running:
             ]  # fmt: skip
 
     def close(self) -> None:
-        """Kill -9 all processes and what they started."""
+        """Kill -9 all processes and their children."""
         for pid in members({process.pid for process in self._processes}):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -65,7 +65,7 @@ class Running:
             raise RuntimeError(f"{self._contender.name} ended by itself: {self.log.read_text('utf-8')[-3000:]}")
 
     def sample(self) -> None:
-        """Measure what it uses now."""
+        """Measure its present use."""
         own = members({process.pid for process in self._processes})
         used, memory = sum(map(processor, own)), sum(map(_memory, own))
         self.used.append(Usage(time.time(), used, processor(self._broker), memory))

@@ -1,7 +1,7 @@
 """Connections of the gateway from a seed: heads of HTTP and frames of WebSockets, valid, nearly valid, and cut off.
 
 ``python -m benchmarks.fuzzing.connections`` is the process that opens them; :func:`run` starts it, a server, and
-another user, who is answered meanwhile. A connection depends on the seed and its number alone: ``--first`` repeats it.
+another user that is answered meanwhile. A connection depends on the seed and its number alone: ``--first`` repeats it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from benchmarks.fuzzing.garbage import Garbage
 CONNECTIONS, BATCH, THREADS = 100_000, 500, 64
 QUIET_SECONDS, PAUSE_SECONDS, END_SECONDS, AWAY_SECONDS = 0.5, 0.1, 60.0, 120.0
 MAX_GROWTH_MB, MAX_WAIT_SECONDS, WARM, SHOWN = 64, 5.0, 0.1, 10
-"""Goals; the part of the connections after which growth is measured; so much that is wrong is written down."""
+"""Goals; the part of the connections after which growth is measured; the number of errors that are written down."""
 
 SECURED = 20
-"""One of so many connections is under TLS."""
+"""One of this many connections is under TLS."""
 
 METHODS = (b"GET", b"PUT", b"POST", b"PATCH", b"DELETE", b"OPTIONS", b"HEAD", b"CONNECT", b"TRACE", b"get", b"", b"\0")
 # the pages that show topics and tables need those
@@ -77,10 +77,10 @@ TEXT, CLOSE, PING, FINAL, MASKED = 1, 8, 9, 0x80, 0x80
 
 
 class Wire(Garbage):
-    """Gives what clients send to the gateway's port."""
+    """Gives the bytes that clients send to the gateway's port."""
 
     def pieces(self) -> list[bytes]:
-        """Return what a connection sends, in order; most are damaged somewhere."""
+        """Return the bytes of a connection, in order; most are damaged somewhere."""
         data = b"".join(self._request() for _ in range(self.pick((1, 1, 1, 2, 5))))
         if self.one_in(2):
             frames = b"".join(self._frame() for _ in range(self.chance.randrange(12)))
@@ -179,7 +179,7 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 def faults(data: bytes) -> list[str]:
-    """Return what the bytes from the gateway say of faults of its own."""
+    """Return the faults of the gateway that its bytes show."""
     found = [] if not data or data.startswith(b"HTTP/1.1 ") else [f"not HTTP: {data[:60]!r}"]
     if b"HTTP/1.1 500 " in data or b'"status":500' in data:
         found.append("a status 500")
@@ -198,7 +198,7 @@ class Client:
         self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE
 
     def open(self, number: int) -> tuple[Counter[str], list[str]]:
-        """Open one connection; return how it ended, and what is wrong."""
+        """Open one connection; return its end, and the errors."""
         wire = Wire(f"{self._seed} {number}")
         pieces, end = wire.pieces(), wire.pick(("close", "close", "reset", "half", "read", "read", "unread"))
         under_tls, counts = bool(self._secured and wire.one_in(SECURED)), Counter[str]()
@@ -225,18 +225,18 @@ class Client:
                 while chunk := client.recv(65_536):
                     data += chunk
         counts.update(f"status {status.decode()}" for status in _STATUS.findall(data))
-        # to what is not TLS the answer is an alert
+        # the answer to anything but TLS is an alert
         found = [] if under_tls and data[:1] == b"\x15" else faults(data)
         return counts, [f"connection {number}: {what}" for what in found]
 
 
 def open_all(client: Client, numbers: Iterable[int], minutes: float = 1e9) -> dict[str, Any]:
-    """Open connections while there is time, many at once; return how many, how they ended, and what is wrong."""
+    """Open connections while there is time, many at once; return their number, their ends, and the errors."""
     counts, wrong, opened, until = Counter[str](), list[str](), 0, time.monotonic() + 60 * minutes
     with ThreadPoolExecutor(THREADS) as pool:
         left = iter(numbers)
         working = takewhile(lambda _: time.monotonic() < until, left)
-        # a bounded part at once: the pool takes all that it is given
+        # a bounded part at once: the pool takes everything
         while batch := [number for _, number in zip(range(BATCH), working, strict=False)]:
             for found, faulty in pool.map(client.open, batch):
                 counts.update(found)
@@ -247,7 +247,7 @@ def open_all(client: Client, numbers: Iterable[int], minutes: float = 1e9) -> di
 
 
 def run(seed: int, connections: int, minutes: float, first: int = 0) -> dict[str, Any]:
-    """Open connections to a server, each in a process of its own; return what they came to, and what it cost."""
+    """Open connections to a server, each in a process of its own; return their results and the cost."""
     with tempfile.TemporaryDirectory(prefix="ackstream-fuzz-") as directory, ExitStack() as stack:
         log = Path(directory, "log")
         server = stack.enter_context(process("--role", "server", directory, stderr=stack.enter_context(log.open("w"))))
@@ -308,7 +308,7 @@ def is_trace(line: str) -> bool:
 
 
 if __name__ == "__main__":
-    # after what is measured, and what else the machine does
+    # after the measured processes, and other work of the machine
     os.nice(5)
     parser = argparse.ArgumentParser()
     for name in ("seed", "first", "connections"):

@@ -24,7 +24,7 @@ WRONG: tuple[Any, ...] = (
     [], [None], [[]], ["a-ack", 1], ["a-ack", "a-ack"], ["b" * 300], [{}], NESTED, {}, {"": ""}, {"a": {"b": None}},
     {"correlation-id": 1}, {"type": "app_ack"}, {str(number): number for number in range(40)},
 )  # fmt: skip
-"""What takes the place of a value."""
+"""The replacements of a value."""
 
 HEADERS = (
     "correlation-id", "response-required", "requested-acks", "declared-acks", "timeout", "channel", "content-type",
@@ -78,7 +78,7 @@ class Garbage:
         if self.one_in(2_000):
             return "w" * self.chance.randrange(100_000, 2_000_000)
         value = self.pick(WRONG)
-        # what is spoilt once more is a copy
+        # a copy is spoilt once more
         return copy.deepcopy(value) if isinstance(value, list | dict) else value
 
     def spoil(self, value: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Garbage:
             topic = self.pick(TOPICS)
         if self.one_in(8):
             path = self.pick(PATHS)
-        # what is spoilt is a copy
+        # a copy is spoilt
         value = copy.deepcopy(value) if isinstance(value, list | dict) else value
         headers = self._headers(correlation_id)
         envelope = {"topic": f"{thing}/{topic}", "headers": headers, "path": path, "value": value}

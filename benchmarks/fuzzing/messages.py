@@ -215,7 +215,7 @@ class QueuesRoom(Room):
         endpoint = Endpoint(self._rules, 5_000)
         if self._state is not None:
             endpoint.load(*self._state)
-        # tick by tick as the clock does: a leap counts as no consumer's silence; records may be later than what is due
+        # tick by tick as the clock does: a leap does not count as silence; records may be later than due deadlines
         at = 0
         while endpoint.dump() is not None and (due := endpoint.next_timeout) is not None:
             at = max(due, at + 1_000)

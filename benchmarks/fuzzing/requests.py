@@ -143,7 +143,7 @@ class CorrelateRoom(Room):
 
 
 class TwinRoom(Room):
-    """Each command changes a thing, is answered, or asks for no answer; the rest is not for the twin."""
+    """Each command changes a thing, is answered, or requires no answer; the rest is not for the twin."""
 
     name, share = "twin", 0.15
 

@@ -1,4 +1,4 @@
-"""What the rooms under fuzz share: each feeds its pure operator as its job does, and accounts for every record."""
+"""Shared by the rooms under fuzz: each feeds its pure operator as its job does, and accounts for every record."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FAR = 4_000_000_000_000
 
 
 class Room:
-    """What all rooms share: the clock, offsets, and the account.
+    """Shared by all rooms: the clock, offsets, and the account.
 
     :ivar counts: how many records ended how
-    :ivar wrong: what must not be: a record without an end, or with two; output that Kafka or Arrow would refuse
+    :ivar wrong: the violations: a record without an end, or with two; output that Kafka or Arrow would refuse
     """
 
     name = ""
     share = 0.1
-    """Of all records."""
+    """The share of all records."""
     record_bytes = MAX_RECORD_BYTES
-    """What the topics accept."""
+    """The limit of the topics."""
 
     def __init__(self, garbage: Garbage) -> None:
         self.garbage, self.chance = garbage, garbage.chance
@@ -63,7 +63,7 @@ class Room:
         return partition, self._offsets[key]
 
     def expect(self, condition: object, what: str, record: object = "") -> None:
-        """Note what must not be."""
+        """Note a violation."""
         if not condition:
             self.wrong.append(f"{self.name}: {what} {str(record)[:500]}")
 

@@ -12,7 +12,7 @@ import httpx
 
 THINGS = 199
 ABSENT_EVERY = 20
-"""Every so many commands one asks for an acknowledgement that nobody issues: it times out."""
+"""One in this many commands requests an acknowledgement that no party issues: it times out."""
 SECONDS, ABSENT_SECONDS = 55, 10
 EXPECTED = {True: (408, 424), False: (200,)}
 ANSWERS = frozenset().union(*EXPECTED.values())
@@ -35,12 +35,12 @@ class Requests:
         self._thread.start()
 
     def close(self) -> None:
-        """Send no more, and give up what is open."""
+        """Stop sending, and give up open requests."""
         self._stopped.set()
         self._thread.join()
 
     def take(self) -> tuple[list[float], Counter[int | str], int]:
-        """Return what has come since the last call: latencies of complete answers, statuses, unexpected ones."""
+        """Return the results since the last call: latencies of complete answers, statuses, unexpected ones."""
         found = self._latencies, self._statuses, self._unexpected
         self._latencies, self._statuses, self._unexpected = [], Counter(), 0
         return found

@@ -1,4 +1,4 @@
-"""What a running system is measured by from outside: processes, directories, topics, tables, checkpoints, clients."""
+"""The outside measurements of a running system: processes, directories, topics, tables, checkpoints, clients."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _tool(*command: str) -> str:
 
 
 def usage(directory: Path) -> tuple[int, int]:
-    """Return bytes on disk and files below a directory; what vanishes meanwhile does not count."""
+    """Return bytes on disk and files below a directory; files that vanish meanwhile do not count."""
     size = files = 0
     for place, _, names in os.walk(directory):
         for name in names:
@@ -165,7 +165,7 @@ class Probe:
         """Connect.
 
         :param data: the broker's directory of partitions
-        :param notes: what the clients write: ``subscriber``, ``reader``, ``follower``, ``consumer``, and the receipts
+        :param notes: the notes of the clients: ``subscriber``, ``reader``, ``follower``, ``consumer``, and the receipts
             of the publishers ``p1`` and ``p2``
         """
         self._settings, self._data = settings, data
@@ -238,7 +238,7 @@ class Probe:
         return values
 
     def backlogs(self, tables: Mapping[str, float]) -> dict[str, float]:
-        """Measure what waits before each job and client, in seconds of what arrives since the last look.
+        """Measure the backlog of each job and client, in seconds of the arrivals since the last check.
 
         :param tables: the result of :meth:`tables`
         """
@@ -266,7 +266,7 @@ class Probe:
         last = {name: int(notes[name].last.partition(",")[2] or 0) for name in ("p1", "p2")}
         behind |= {
             "subscriber": (records["events"] - notes["subscriber"].count, ("events",)),
-            # of what is stored: the topic also has what a publisher repeats because the service was late
+            # of stored messages: the topic also has those that a publisher repeats because the service was late
             "reader": (tables.get("rows/messages", 0) - notes["reader"].count, ("messages",)),
             "publishers": (tables.get("rows/messages", 0) - sum(last.values()), ("messages",)),
             "query": (last["p1"] - int(notes["follower"].last or 0), ("p1",)),

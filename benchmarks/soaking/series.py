@@ -1,4 +1,4 @@
-"""What each measured series should do, the verdict on it, the plot, and the report's file."""
+"""The expectation of each measured series, the verdict on it, the plot, and the report's file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Sample = dict[str, Any]
 
 
 class Rule(NamedTuple):
-    """What the series of a pattern should do.
+    """The expectation of the series of a pattern.
 
     :ivar reason: why it is flat, or why it is not
     :ivar unit: of the values, in which they are shown divided by ``scale``
     :ivar floor: slopes per hour up to it are no growth, as are those below ``share`` of the level
-    :ivar per: the group of the series to divide by: what is proportional to the data is flat per record
+    :ivar per: the group of the series to divide by: series proportional to the data are flat per record
     :ivar judged: false if it grows by design for longer than the run lasts
     """
 
@@ -92,7 +92,7 @@ HIDDEN = {"rows", "commits", "records", "disk-files", "log-files", "worker-count
 def rule_of(name: str) -> Rule:
     """Return the first rule whose pattern fits.
 
-    :raises LookupError: there is none
+    :raises LookupError: no rule fits
     """
     for rule in RULES:
         if fnmatchcase(name, rule.pattern):
@@ -162,7 +162,7 @@ def plot(samples: Sequence[Sample], verdicts: Mapping[str, Mapping[str, Any]], t
             grows = verdicts[name]["verdict"] == GROWS
             colour = mpl.colormaps["tab20"](things.index(name.removesuffix(" p95").removesuffix(" p50")) % 20)
             style = "--" if name.endswith(" p95") or rule_of(name).unit != units[0] else "-"
-            # the legend leaves out what begins with _
+            # the legend leaves out names that begin with _
             label = name.partition("/")[2].lstrip("_")
             axis.plot(minutes, values, style, color=colour, linewidth=2.5 if grows else 1, label=label)
         everything = [value for name in names for value in points(samples, name)[1] if value > 0]
@@ -195,7 +195,7 @@ def rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def write(report: Mapping[str, Any], place: Path) -> None:
-    """Replace the report, whatever interrupts this; a line per series."""
+    """Replace the report atomically; a line per series."""
     samples = report["samples"]
     names = sorted({name for sample in samples for name in sample["values"]})
     columns = {"minute": [sample["minute"] for sample in samples]}

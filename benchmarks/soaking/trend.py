@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 FEWEST = 8
-"""Of fewer samples nothing can be said."""
+"""Fewer samples allow no verdict."""
 SAMPLES, BLOCKS = 200, 5
 CONFIDENCE = 95
 FLAT, GROWS, SHORT = "flat", "grows", "too short"
