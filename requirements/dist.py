@@ -44,7 +44,14 @@ def check(python: str, package: Path, *, full: bool, demo: bool) -> None:
         directory = Path(name)
         programs = directory / "environment" / "bin"
         run([python, "-m", "venv", programs.parent], directory)
-        install: list[str | Path] = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        install: list[str | Path] = [
+            programs / "python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
         run([*install, package], directory)
         version = run([programs / "python", "-W", "error::SyntaxWarning", "-c", SDK], directory).strip()
         if f"ackstream-{version}" not in package.name:

@@ -32,6 +32,10 @@ CONFIGURATION: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8
 DOCS = [f"docs/{path.relative_to(ROOT / 'docs')}" for path in sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [*DOCS, *(path for path in HOOK.PAGES if path.endswith(".md"))]
 """The pages of the project that are in the site."""
+EVIDENCE = "docs/project/evidence/"
+"""Tables that prove statements; readers search them."""
+LONGEST = 1_800
+"""Words of a page, with those of its code."""
 
 
 def _named(entry: Any) -> Iterator[str]:
@@ -52,6 +56,11 @@ def test_the_list_for_programs_has_a_line_about_every_page_in_the_order_of_the_n
     listed = [re.fullmatch(r"- \[[^\]]+]\((?P<path>[^)]+)\): .+", line) for line in lines]
     navigation = [path for path in _named(CONFIGURATION["nav"]) if path not in HOOK.PAGES.values()]
     assert [entry and entry["path"] for entry in listed] == navigation
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS if not page.startswith(EVIDENCE)])
+def test_a_page_has_at_most_1800_words(page: str) -> None:
+    assert len((ROOT / page).read_text("utf-8").split()) <= LONGEST, "divide the page by a reader's question"
 
 
 def test_every_file_that_the_hook_adds_exists() -> None:

@@ -10,12 +10,11 @@ from tests.contract import openapi
 from tests.reference import commands, settings, tables, topics
 
 DOCS = Path(__file__).parents[2] / "docs"
+DIVIDED: tuple[dict[str, Callable[[], str]], ...] = (topics.PAGES, settings.PAGES, tables.PAGES, commands.PAGES)
+"""Pages of the reference that belong together, by their names; the first one of each lists the others."""
 PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "asyncapi.json": topics.as_json,
     DOCUMENT: openapi.as_json,
-    DOCS / "reference/topics.md": topics.as_page,
-    DOCS / "reference/settings.md": settings.page,
-    DOCS / "reference/tables.md": tables.page,
-    DOCS / "reference/commands.md": commands.page,
+    **{DOCS / "reference" / name: text for pages in DIVIDED for name, text in pages.items()},
 }
-"""The files, and what writes their text."""
+"""The files, and the functions that return their text."""

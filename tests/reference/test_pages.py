@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,9 @@ from ackstream.lake.schemas import ALL_TABLES
 from ackstream.protocol.errors import DittoError
 from ackstream.settings import Settings
 from ackstream.settings.base import Part
-from tests.reference import commands, settings
-from tests.reference.pages import DOCS, PAGES
+from tests.contract.asyncapi import FORMATS, HEADERS
+from tests.reference import commands, settings, tables, topics
+from tests.reference.pages import DIVIDED, DOCS, PAGES
 
 COMMANDS = dict(commands.found(app))
 OPTIONS = {
@@ -31,6 +34,38 @@ _CALL = re.compile(r"(?m)(?:^|`|\s)ackstream (?P<rest>(?:--settings \S+ )?[a-z](
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_a_page_is_that_of_the_present_product(path: Path) -> None:
     assert path.read_text("utf-8") == PAGES[path](), "run `python -m tests.reference`"
+
+
+@pytest.mark.parametrize("pages", DIVIDED, ids=lambda pages: next(iter(pages)))
+def test_the_first_lines_of_a_page_name_its_readers_and_link_to_its_sisters(
+    pages: dict[str, Callable[[], str]],
+) -> None:
+    for name, text in pages.items():
+        first = text().split("\n\n")[1]
+        assert first.startswith("This page is for ")
+        assert {one for one in pages if f"]({one})" in first} == pages.keys() - {name}
+
+
+@pytest.mark.parametrize(
+    ("pages", "headings"),
+    [
+        (topics.PAGES, {"Clocks", "Leases"} | {name for name in FORMATS if not name.endswith(("clock", "lease"))}),
+        (settings.PAGES, {part.name for part in settings.parts()}),
+        (tables.PAGES, ALL_TABLES.keys()),
+        (commands.PAGES, {f"ackstream {name}" for name in COMMANDS}),
+    ],
+    ids=["topics", "settings", "tables", "commands"],
+)
+def test_every_part_of_a_reference_is_on_one_of_its_pages(
+    pages: dict[str, Callable[[], str]], headings: Collection[str]
+) -> None:
+    found = Counter(heading for text in pages.values() for heading in re.findall(r"(?m)^## (.*)$", text()))
+    assert {heading: found[heading] for heading in headings} == dict.fromkeys(headings, 1)
+
+
+def test_every_record_header_is_on_a_page() -> None:
+    parts = [text().partition("## Record headers")[2] for text in topics.PAGES.values()]
+    assert set(re.findall(r"(?m)^- `([^`]+)`:", "".join(parts))) == HEADERS.keys()
 
 
 def _keys(part: type[Part], name: str) -> set[tuple[str, str]]:
@@ -53,11 +88,11 @@ def test_every_key_of_the_settings_is_on_the_page() -> None:
 
 
 def test_every_command_and_every_column_is_on_its_page() -> None:
-    commands, tables = ((DOCS / "reference" / name).read_text("utf-8") for name in ("commands.md", "tables.md"))
+    pages = "".join(text() for text in (*commands.PAGES.values(), *tables.PAGES.values()))
     known = typer.main.get_command(app).commands.keys()  # type: ignore[attr-defined]
-    assert {name for name in known if f"## ackstream {name}" not in commands} == set()
+    assert {name for name in known if f"## ackstream {name}" not in pages} == set()
     for table in ALL_TABLES.values():
-        part = tables.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]
+        part = pages.partition(f"\n## {table.name}\n")[2].partition("\n## ")[0]
         assert all(f"`{column}`" in part for column in table.names)
 
 
