@@ -20,9 +20,10 @@ from ackstream.gateway.access.authentication import Authenticator, access_of, wa
 from ackstream.gateway.middleware.admission import ClientAdmission
 from ackstream.gateway.middleware.audit import Audit, AuditTrail
 from ackstream.gateway.middleware.connections import check_transport
-from ackstream.gateway.page.live import Live
+from ackstream.gateway.page.live import KAFKA, KAFKA_SECONDS, Live
 from ackstream.gateway.streaming import Streaming, UnreadTotal
 from ackstream.kafka.topics import ensure_topics
+from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.outcomes import Outcomes, RequestOutcome
 from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.headers import CORRELATION_ID
@@ -227,7 +228,7 @@ def connected(settings: Settings) -> Iterator[Dependencies]:
     """Connect to Kafka for the block; ``SettingsError``: unfit authentication; ``LocalError``: no broker."""
     gateway = with_access_file(settings.gateway)
     audit = Audit(gateway.audit)
-    with Authenticator(gateway, audit.failed) as authenticator:
+    with HEALTH.expecting(KAFKA, KAFKA_SECONDS), Authenticator(gateway, audit.failed) as authenticator:
         access = access_of(gateway, authenticator)
         check_transport(gateway, authenticated=authenticator.required)
         ensure_topics(settings, TOPICS)

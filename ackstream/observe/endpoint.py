@@ -21,7 +21,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from ackstream import __version__
 from ackstream.errors import SettingsError
-from ackstream.observe.metrics import FIGURES, INFO, Figures, Metric, MetricSample
+from ackstream.observe.metrics import FIGURES, INFO, Figures
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
@@ -40,27 +40,18 @@ class FiguresCollector(NamedTuple):
 
     def collect(self) -> Iterator[Family]:
         """Yield a family for each metric that has a series."""
+        from prometheus_client import core  # noqa: PLC0415 - of the extra
+
         for metric, samples in groupby(self.figures.read().samples(), key=lambda sample: sample.metric):
-            yield family(metric, samples)
-
-
-def family(metric: Metric, samples: Iterable[MetricSample]) -> Family:
-    """Return the series of a metric."""
-    from prometheus_client import core  # noqa: PLC0415 - of the extra
-
-    labels = list(metric.labels)
-    if metric.kind == "histogram":
-        histogram = core.HistogramMetricFamily(metric.name, metric.help, labels=labels)
-        for sample in samples:
-            bounds = [*map(repr, metric.buckets), "+Inf"]
-            buckets = list(zip(bounds, accumulate(map(float, sample.counts)), strict=True))
-            histogram.add_metric(sample.labels, buckets, sample.value)
-        return histogram
-    kind = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
-    found = kind(metric.name, metric.help, labels=labels)
-    for sample in samples:
-        found.add_metric(sample.labels, sample.value)
-    return found
+            kind = getattr(core, f"{metric.kind.capitalize()}MetricFamily")
+            family = kind(metric.name, metric.help, labels=metric.labels)
+            for sample in samples:
+                numbers: list[Any] = [sample.value]
+                if metric.kind == "histogram":
+                    bounds = [*map(repr, metric.buckets), "+Inf"]
+                    numbers.insert(0, list(zip(bounds, accumulate(map(float, sample.counts)), strict=True)))
+                family.add_metric(sample.labels, *numbers)
+            yield family
 
 
 def registry(figures: Figures) -> CollectorRegistry:
@@ -81,6 +72,8 @@ class Pulse(NamedTuple):
     # the process does not work without it, once it has begun
     vital: bool
     last: float | None = None
+    # the type of the error that prevents it: its message would name hosts to clients
+    error: str = ""
 
 
 class Health:
@@ -103,7 +96,16 @@ class Health:
         """Record a sign; an unexpected one is ignored."""
         with self._lock:
             if (pulse := self._pulses.get(name)) is not None:
-                self._pulses[name] = pulse._replace(last=now)
+                self._pulses[name] = pulse._replace(last=now, error="")
+
+    def fail(self, name: str, error: Exception) -> None:
+        """Record the error that prevents a sign; logged if it differs in type from the one before."""
+        kind = type(error).__name__
+        with self._lock:
+            if (pulse := self._pulses.get(name)) is None or pulse.error == kind:
+                return
+            self._pulses[name] = pulse._replace(error=kind)
+        log.warning("Not ready: %s: %s", name, error)
 
     def forget(self, name: str) -> None:
         """Stop expecting a sign: its part has ended normally."""
@@ -140,21 +142,17 @@ class Health:
 
 
 def _late(pulses: Iterable[tuple[str, Pulse]], now: float) -> tuple[str, ...]:
-    problems = []
-    for name, pulse in pulses:
-        if pulse.last is None:
-            problems.append(f"{name}: no sign yet.")
-        elif now - pulse.last > pulse.limit:
-            problems.append(f"{name}: no sign for {now - pulse.last:.0f} s.")
-    return tuple(problems)
+    return tuple(
+        f"{name}: no sign {'yet' if last is None else f'for {now - last:.0f} s'}{error and f' ({error})'}."
+        for name, (limit, _, last, error) in pulses
+        if last is None or now - last > limit
+    )
 
 
 HEALTH = Health()
 """Signs of life of this process."""
 
 LIVE, READY, METRICS = "/health/live", "/health/ready", "/metrics"
-CLIENT_SECONDS = 10.0
-"""How long a client may take to send its request, or to read the answer."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -163,8 +161,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def server_bind(self) -> None:
         # WSGIServer would look up the name of the address, which may take long
         self.socket.bind(self.server_address)
-        host, port = self.socket.getsockname()[:2]
-        self.server_address, self.server_name, self.server_port = (host, port), str(host), port
+        self.server_address = self.server_name, self.server_port = self.socket.getsockname()[:2]
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - of the library
@@ -172,7 +169,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = CLIENT_SECONDS
+    # of a client, to send its request and to read the answer
+    timeout = 10.0
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - of the library
         """Log no requests: there is one every few seconds."""
@@ -182,13 +180,12 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
     """Return the WSGI application; raises ``MissingExtraError`` without the extra ``metrics``."""
     from prometheus_client import make_wsgi_app  # noqa: PLC0415 - of the extra
 
-    metrics = make_wsgi_app(registry(figures))
+    metrics: WSGIApplication = make_wsgi_app(registry(figures))
 
     def answer(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path == METRICS:
-            found: Iterable[bytes] = metrics(environ, start_response)
-            return found
+            return metrics(environ, start_response)
         status, body = 404, b'{"status": "not found"}'
         if path in (LIVE, READY):
             status, body = health.answer(path, time.monotonic())

@@ -77,8 +77,7 @@ class Tally:
 
     def set(self, metric: Metric, *labels: str, value: float) -> None:
         """Set a gauge."""
-        key = (metric.name, *labels)
-        self.gauges[key] = value
+        self.gauges |= {(metric.name, *labels): value}
 
     def observe(self, metric: Metric, *labels: str, values: Iterable[float]) -> None:
         """Add values to a histogram."""

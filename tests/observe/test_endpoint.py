@@ -133,3 +133,23 @@ def test_the_answer_to_a_probe_has_its_status_and_what_is_wrong() -> None:
     assert (status, json.loads(body)) == (503, {"status": "failing", "problems": ["Kafka: no sign yet."]})
     status, body = health.answer(LIVE, 100)
     assert (status, json.loads(body)) == (200, {"status": "ok", "problems": []})
+
+
+def test_a_problem_names_the_type_of_its_error_and_the_log_names_the_error(caplog: pytest.LogCaptureFixture) -> None:
+    health = _health()
+    health.beat("The loop", 100)
+    for error in (TimeoutError("b1:9092"), TimeoutError("b2:9092"), PermissionError("no access to b1:9092")):
+        health.fail("Kafka", error)
+    assert health.ready(100) == ("Kafka: no sign yet (PermissionError).",)
+    # each type once
+    assert caplog.messages == ["Not ready: Kafka: b1:9092", "Not ready: Kafka: no access to b1:9092"]
+    health.beat("Kafka", 100)
+    assert not health.ready(100)
+    assert health.ready(106) == ("Kafka: no sign for 6 s.",)
+
+
+def test_the_error_of_a_sign_that_is_not_expected_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    health = Health()
+    health.fail("Kafka", TimeoutError("b1:9092"))
+    assert health.ready(0) == ("It is starting.",)
+    assert not caplog.messages

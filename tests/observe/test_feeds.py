@@ -11,7 +11,7 @@ from kafka.admin import NewTopic
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.errors import AckstreamError
-from ackstream.gateway.middleware.edge import KAFKA_SECONDS
+from ackstream.gateway.page.live import KAFKA_SECONDS
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import LEASES, PARTIES
 from ackstream.kafka.topics import ensure_topics

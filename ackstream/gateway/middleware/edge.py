@@ -25,7 +25,6 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from ackstream.gateway.errors import authentication_failed, foreign_host, foreign_origin, foreign_site
 from ackstream.gateway.http import responses
 from ackstream.gateway.middleware.admission import ip_address, is_in
-from ackstream.gateway.page.live import KAFKA
 from ackstream.observe.endpoint import HEALTH, LIVE, READY
 from ackstream.observe.metrics import CONNECTIONS, FIGURES, HTTP_REQUESTS, HTTP_SECONDS, OLDEST, UNREAD, Tally
 from ackstream.protocol.errors import DittoError
@@ -36,8 +35,8 @@ from ackstream.settings.security import is_loopback
 
 Refused = Callable[[HTTPConnection, DittoError], None]
 
-EVENT_LOOP, LOOP_SECONDS, KAFKA_SECONDS = "The event loop", 60.0, 20.0
-"""The signs of life of a gateway: its event loop turns, and it reads the ledger and the ends of its topics."""
+EVENT_LOOP, LOOP_SECONDS = "The event loop", 60.0
+"""The sign of life of the server. The live page gives that of Kafka."""
 
 _SOURCE = "gateway"
 
@@ -79,7 +78,7 @@ PROBES = [Route(path, _probe) for path in (LIVE, READY)]
 
 
 def follow(connections: Callable[[], int], unread: Callable[[], int], oldest_ms: Callable[[], int | None]) -> None:
-    """Read gauges (``unread`` are characters) with metrics, and expect the signs of life, until :func:`unfollow`."""
+    """Read gauges (``unread`` are characters) with metrics, and expect a sign of life, until :func:`unfollow`."""
 
     def tally() -> Tally:
         found = Tally()
@@ -90,14 +89,12 @@ def follow(connections: Callable[[], int], unread: Callable[[], int], oldest_ms:
 
     FIGURES.follow(_SOURCE, tally)
     HEALTH.expect(EVENT_LOOP, LOOP_SECONDS, vital=True)
-    HEALTH.expect(KAFKA, KAFKA_SECONDS)
 
 
 def unfollow() -> None:
     """Stop reading gauges and expecting signs: the gateway ends."""
     FIGURES.unfollow(_SOURCE)
-    for name in (EVENT_LOOP, KAFKA):
-        HEALTH.forget(name)
+    HEALTH.forget(EVENT_LOOP)
 
 
 _FOUND = "ackstream.proxied"

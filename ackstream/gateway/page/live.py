@@ -28,8 +28,8 @@ from ackstream.settings import Settings
 
 log = logging.getLogger(__name__)
 
-KAFKA = "Kafka"
-"""The sign of life of a process that follows the ledger."""
+KAFKA, KAFKA_SECONDS = "Kafka", 20.0
+"""The sign of life of a process that follows the ledger: it reads the newest sign of correlate."""
 
 CLOCK_SECONDS = 2.0
 TALLY_MS = 1_000
@@ -288,6 +288,7 @@ class Live(Closing):
                     HEALTH.beat(KAFKA, time.monotonic())
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
+                    HEALTH.fail(KAFKA, error)
                 if not before and (missing := self.presence.missing):
                     log.warning("%s Requests that need an answer get 503.", missing)
                 clock_at = time.monotonic() + CLOCK_SECONDS

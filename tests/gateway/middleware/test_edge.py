@@ -359,9 +359,10 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> Figures:
 def started() -> Iterator[Doors]:
     """Return the doors of a gateway whose signs of life are expected."""
     doors = Doors(10)
-    follow(lambda: doors.open, lambda: 7, lambda: 1_500)
-    yield doors
-    unfollow()
+    with HEALTH.expecting(KAFKA, 60):
+        follow(lambda: doors.open, lambda: 7, lambda: 1_500)
+        yield doors
+        unfollow()
 
 
 def test_responses_are_counted_by_method_and_class_refusals_among_them(figures: Figures) -> None:

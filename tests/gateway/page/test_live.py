@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
+from kafka.errors import TopicAuthorizationFailedError
 
 from ackstream.gateway.page import live as module
 from ackstream.gateway.page.live import FailureEntry, LabelCounts, LabelTally
 from ackstream.kafka.topics import ensure_topics
+from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.feeds import JobSign, PlaneFeed
 from ackstream.observe.outcomes import read_entry
 from ackstream.settings import Kafka, Settings
@@ -141,6 +143,26 @@ def test_a_missing_job_is_one_warning_in_the_log(
     with module.Live(Settings()):
         assert all(looked.acquire(timeout=10) for _ in range(3))
     assert caplog.text.count("is it running? Requests that need an answer get 503.") == 1
+
+
+def test_a_gateway_is_not_ready_while_kafka_does_not_respond_and_names_the_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed, looked = mock.MagicMock(), threading.Semaphore(0)
+    feed.records.return_value = []
+
+    def signed_at() -> None:
+        looked.release()
+        raise TopicAuthorizationFailedError("correlate-lease")
+
+    feed.signed_at = signed_at
+    monkeypatch.setattr(module, "LedgerFeed", lambda *_: feed)
+    monkeypatch.setattr(module, "CLOCK_SECONDS", 0)
+    with HEALTH.expecting(module.KAFKA, module.KAFKA_SECONDS), module.Live(Settings()):
+        assert all(looked.acquire(timeout=10) for _ in range(3))
+        assert HEALTH.ready(0) == ("Kafka: no sign yet (TopicAuthorizationFailedError).",)
+    assert caplog.text.count("Not ready: Kafka: ") == 1
+    assert "correlate-lease" in caplog.text
 
 
 def test_a_tenant_sees_counts_of_its_own_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
