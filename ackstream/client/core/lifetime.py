@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -127,11 +127,13 @@ class Lifetime:
         self._over.set()
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait for the end; return whether it came in time, and raise the error that caused it."""
-        over = self._over.wait(timeout)
+        """Wait for the end, without a timeout until Ctrl-C; return whether it came, and raise the error behind it."""
+        # a program that serves in the foreground ends in order, not with a stack
+        with suppress(*[KeyboardInterrupt] if timeout is None else ()):
+            self._over.wait(timeout)
         if self.error is not None:
             raise self.error
-        return over
+        return not self.alive
 
     def thread(self, run: Callable[[], None], name: str) -> Loop:
         """Return a thread that ends the client if ``run`` raises."""
@@ -210,7 +212,7 @@ class Client(OfOneProcess, Closing):
         return self._life.alive
 
     def wait_closed(self, timeout: float | None = None) -> bool:
-        """Wait at most ``timeout`` seconds for the end; return whether it came, or raise the error that caused it."""
+        """Wait ``timeout`` seconds, or until Ctrl-C, for the end; return whether it came; raise the error behind it."""
         return self._life.wait(timeout)
 
 

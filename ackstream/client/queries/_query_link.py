@@ -177,8 +177,7 @@ class QueryLink:
             if self._session.unresumed:
                 self._await(self._send_again())
             self.life.look(time.monotonic(), away=self._session.silent)
-            beat = {record_headers.CID: self._beat, record_headers.OPTIONS: "beat"}
-            self.send("heartbeat", {"processed"}, beat)
+            self.send("heartbeat", {"processed"}, {record_headers.CID: self._beat, record_headers.OPTIONS: "beat"})
 
     def _begin_again(self) -> None:
         """Log on after the loss of the session, and resume the subscriptions; failures are retried."""

@@ -118,8 +118,7 @@ class Reply:
                 found += [f"Refused: {', '.join(negative)}."] if negative else []
                 return " ".join(found) or "Every requested acknowledgement arrived."
             case "timeout":
-                late = ", ".join(self.missing) or "the response"
-                return f"The deadline passed before this arrived: {late}."
+                return f"The deadline passed before this arrived: {', '.join(self.missing) or 'the response'}."
             case "error":
                 return f"An error ended the wait: {self._message}"
             case "invalid":

@@ -153,6 +153,20 @@ def test_handlers_that_raise_harm_nobody(caplog):
     assert caplog.text.count("A handler of the application failed: <function test_handlers_that_raise") == 2
 
 
+class Interrupted(threading.Event):
+    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - of the library
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_ends_a_wait_without_a_timeout_in_order() -> None:
+    life = Lifetime()
+    life._over = Interrupted()
+    assert Counter(life).wait_closed() is False
+    # a caller that looks again and again ends by itself
+    with pytest.raises(KeyboardInterrupt):
+        Counter(life).wait_closed(1)
+
+
 def test_those_who_wait_are_woken_by_the_end():
     life = Lifetime()
     woken = threading.Event()
