@@ -150,15 +150,15 @@ def connect_producer(
     return producer
 
 
-def look_up(producer: Any, topic: str) -> Any:
+def look_up(producer: Any, topic: str, lacks: Callable[[], bool] = bool) -> Any:
     """Return a producer's partitions of a topic; wait as for a first connection, or raise a KafkaTimeoutError."""
-    # the library itself waits ``max_block_ms``, which is short: a busy broker may need longer for its first answer
+    # ``max_block_ms`` is short for a busy broker, and for a new topic without a leader; ``lacks``: there is no such one
     end = monotonic_ms() + BOOTSTRAP_MS
     while True:
         try:
             return producer.partitions_for(topic)
         except errors.KafkaTimeoutError:
-            if monotonic_ms() >= end:
+            if monotonic_ms() >= end or lacks():
                 raise
 
 

@@ -341,6 +341,15 @@ def test_a_missing_topic_is_named_with_the_remedy(kafka: Kafka):
         Responder(kafka, handler=lambda _signal: None)
 
 
+def test_a_record_for_a_missing_topic_is_refused_before_a_leader_could_come(topics: Kafka) -> None:
+    with Requester(topics) as requester:
+        started = time.monotonic()
+        with pytest.raises(UnreachableError, match="has not named the partitions of the topic nosuch: create it"):
+            requester.send_record("nosuch", b"{}", acks=["bank:paid"])
+        # the wait for a leader is ten seconds
+        assert time.monotonic() - started < 5
+
+
 # -- the responder -----------------------------------------------------------------------------------------------------
 
 

@@ -103,6 +103,19 @@ def test_a_busy_broker_has_as_long_for_the_partitions_as_for_the_connection(
         clients.look_up(Producer(), "t")
 
 
+def test_a_topic_that_the_broker_lacks_is_not_waited_for_but_one_without_a_leader_is() -> None:
+    lacking = iter([False, False, True])
+
+    class Producer:
+        def partitions_for(self, _topic: str) -> set[int]:
+            raise KafkaTimeoutError
+
+    with pytest.raises(KafkaTimeoutError):
+        clients.look_up(Producer(), "t", lambda: next(lacking))
+    # it has looked three times
+    assert next(lacking, None) is None
+
+
 def test_options_are_those_of_kafka_with_their_types() -> None:
     options = {"request.timeout.ms": "5000", "metrics.enabled": "True", "receive.buffer.bytes": "65536"}
     kafka = Kafka(options=KafkaOptions(python=options | {"fetch.max.bytes": "7", "linger.ms": "3"}))

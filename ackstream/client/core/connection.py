@@ -51,8 +51,13 @@ class Producer:
 
     def prepare(self, topic: str) -> None:
         """Look up the partitions of a topic (its real name), so that its first record does not wait for them."""
+
+        def lacks() -> bool:
+            with clients.connect_admin(self._kafka) as admin:
+                return topic not in admin.list_topics()
+
         try:
-            clients.look_up(self._producer, topic)
+            clients.look_up(self._producer, topic, lacks)
         except KafkaTimeoutError as error:
             raise UnreachableError(
                 f"The broker at {self._kafka.bootstrap} has not named the partitions of the topic {topic}: create it, "

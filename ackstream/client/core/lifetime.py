@@ -128,7 +128,6 @@ class Lifetime:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait for the end, without a timeout until Ctrl-C; return whether it came, and raise the error behind it."""
-        # a program that serves in the foreground ends in order, not with a stack
         with suppress(*[KeyboardInterrupt] if timeout is None else ()):
             self._over.wait(timeout)
         if self.error is not None:

@@ -183,8 +183,7 @@ class KeptMessage(msgspec.Struct, array_like=True):
     @property
     def size(self) -> int:
         """Its bytes, as far as they are the application's."""
-        own = sum(len(name) + len(value) for name, value in self.headers)
-        return len(self.value) + len(self.key or b"") + own
+        return len(self.value) + len(self.key or b"") + sum(len(name) + len(value) for name, value in self.headers)
 
 
 WITHDRAWN = KeptMessage(b"", [], withdrawn=True)

@@ -80,8 +80,7 @@ class Publisher(Client):
         check_word("synchronous", options.synchronous, Synchronous)
         self._options = options
         self._topic, self._name = connection.kafka.topic("messages"), name
-        path = None if options.store is None else Path(options.store)
-        self._store = PublishStore(path, name, options.synchronous)
+        self._store = PublishStore(None if options.store is None else Path(options.store), name, options.synchronous)
         with ExitStack() as stack:
             stack.callback(self._store.close)
             self._unacknowledged = UnacknowledgedMessages(self._store, options)

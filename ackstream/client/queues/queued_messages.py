@@ -118,8 +118,7 @@ class FlowQos(msgspec.Struct, frozen=True):
 
 def outcomes_of(mode: AckMode, outcomes: Iterable[SampleOutcome]) -> tuple[SampleOutcome, ...]:
     """Return the outcomes that a consumer declares besides ``accepted``, sorted."""
-    failed: set[SampleOutcome] = {"failed"} if mode == "auto-cancel" else set()
-    found: Any = failed.union(names("outcomes", outcomes, SampleOutcome))
+    found: Any = {*names("outcomes", outcomes, SampleOutcome), *(["failed"] if mode == "auto-cancel" else [])}
     return tuple(sorted(found))
 
 

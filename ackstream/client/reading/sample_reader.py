@@ -122,8 +122,7 @@ class SampleReader(Client):
         self._topics, self._filter = names("topics", options.topics), options.filter
         labels = frozenset(names("labels", options.labels))
         epoch = time.time_ns() // 1_000  # of two that start at once, one is later
-        writers = names("writers", options.writers)
-        start = ReaderStart(options.name, epoch, options.role, options.durable, writers)
+        start = ReaderStart(options.name, epoch, options.role, options.durable, names("writers", options.writers))
         check_lake(options.lake)
         limits: dict[str, Any] = {"max_samples": options.max_samples, "max_bytes": options.max_bytes}
         _check(self._qos, start, labels, **limits)

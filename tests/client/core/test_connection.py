@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
+from ackstream.client.core import connection
 from ackstream.client.core.connection import ReliableSender, Sending
+from ackstream.errors import UnreachableError
+from ackstream.kafka import clients
+from ackstream.settings import Kafka
 
 
 class Producer:
@@ -89,3 +94,17 @@ def test_records_wait_until_they_may_be_sent_and_a_withdrawn_one_is_not_sent() -
     Gate.ready = True
     sent.sender.turn(2.0)
     assert (sent.producer.sent, sent.ended) == ([b"a"], [reason])
+
+
+@pytest.mark.parametrize(("topics", "looks"), [([], 1), (["orders"], 10)])
+def test_a_missing_topic_is_refused_at_once_and_one_without_a_leader_after_ten_seconds(
+    topics: list[str], looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, producer = mock.MagicMock(), mock.MagicMock()
+    admin.__enter__.return_value.list_topics.return_value = topics
+    producer.partitions_for.side_effect = KafkaTimeoutError
+    monkeypatch.setattr(clients, "connect_admin", lambda _kafka: admin)
+    monkeypatch.setattr(clients, "monotonic_ms", lambda: 1_000 * producer.partitions_for.call_count)
+    with pytest.raises(UnreachableError, match="has not named the partitions of the topic orders: create it"):
+        connection.Producer(Kafka(), producer).prepare("orders")
+    assert producer.partitions_for.call_count == looks
