@@ -220,8 +220,7 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     """Start Spark for a block, or use an active session and leave it running; raise LocalError with the remedy."""
     # The JVM and its Python workers write to ``DATA/logs/spark-NAME.log``; progress is shown on standard error. If the
     # block raises, the JVM is killed.
-    active = SparkSession.getActiveSession()
-    if active is not None:
+    if (active := SparkSession.getActiveSession()) is not None:
         yield active
         return
     console = Console(stderr=True)
@@ -230,6 +229,7 @@ def quiet_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output, _launching(output) as launched:
         try:
+            console.print(f"Starting Spark for {name}; its log is {log}.", highlight=False, soft_wrap=True)
             with console.status("Starting Spark"):
                 try:
                     options = submit.quick_start(settings.spark.conf.get(submit.JAVA_OPTIONS, ""))
