@@ -183,7 +183,7 @@ def sql(
 
 
 def _in_sql(column: str) -> str:
-    """Return the name of a column as SQL takes it."""
+    """Return the name of a column in SQL, quoted if needed."""
     plain = re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", column) and column.lower() not in _reserved()
     return column if plain else '"' + column.replace('"', '""') + '"'
 

@@ -262,7 +262,7 @@ class Lanes:
         return place in self._known
 
     def waits(self, place: Place, now: float) -> bool:
-        """Return whether a message of a signal that was read has to wait from now on."""
+        """Return whether a message of a signal that was read has to wait, and add it to those that wait."""
         if place not in self._failures and place.address not in self._lanes:
             return False
         insort(self._lane(place, now + 1.0).waiting, place)

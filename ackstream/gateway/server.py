@@ -46,7 +46,7 @@ HEADER_SECONDS = 10.0
 """The time within which a client sends the head of a request, from the connection on or from the last response."""
 
 KEEP_SECONDS = 8
-"""Idle time of a connection: over httpx's, which would send on a closing one; under the time for a next head."""
+"""Idle time of a connection: above httpx's, which would send on a closing one; below the time for a next head."""
 
 UNREAD_SECONDS = 30.0
 """The time within which a client reads some of its unread bytes."""

@@ -67,7 +67,7 @@ def _read() -> Iterator[tuple[str, Party]]:
 
 
 PARTIES = dict(_read())
-"""All parties but the operator, which has all rights on the topics of the system."""
+"""All parties except the operator, which has all rights on the topics of the system."""
 OPERATOR = "operator"
 
 

@@ -152,7 +152,7 @@ def prune(spark: SparkSession, lake: Lake, before_ms: int) -> None:
 
 
 def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
-    """Remove all changes of a deleted thing but its deletion, which has no content; the jobs may run meanwhile.
+    """Remove all changes of a deleted thing except its deletion, which has no content; the jobs may run meanwhile.
 
     :raises StartError: the thing exists, or its deletion may still be replayed; or only the job may write
     """

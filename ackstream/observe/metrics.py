@@ -20,7 +20,7 @@ Merge = Literal["sum", "min"]
 
 
 class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One metric, with the names of its labels in the order of their values; ``buckets``: bounds but infinity."""
+    """One metric, with the names of its labels in the order of their values; ``buckets``: bounds except infinity."""
 
     name: str
     kind: Kind

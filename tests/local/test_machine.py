@@ -236,7 +236,7 @@ def test_a_jvm_needs_java_and_spark_s_also_spark(tmp_path: Path, monkeypatch: py
 @pytest.mark.usefixtures("clean")
 def test_spark_needs_the_name_of_its_user_and_kafka_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_007)
-    with pytest.raises(LocalError, match=r"^The user 4000000007 has no entry in /etc/passwd, and Spark asks"):
+    with pytest.raises(LocalError, match=r"^The user 4000000007 has no entry in /etc/passwd, and Spark needs"):
         machine.check_surroundings()
     machine.check_surroundings(spark=False)
 

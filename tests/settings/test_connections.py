@@ -106,7 +106,7 @@ def test_the_environment_gives_all_of_them_as_json() -> None:
         ({"sources": [SOURCE | {"subjects": ["connection:*"]}]}, ["sources.0.subjects.0", "connection:*"]),
         ({"sources": [SOURCE | {"enforcement": {"input": "{{ header:x }}"}}]}, ["enforcement.filters"]),
         ({"sources": [SOURCE | {"header_mapping": {"Ditto-Sudo": "true"}}]}, ["Ditto-Sudo", "only the system sets"]),
-        ({"sources": [made(TELLING, headers={"ditto-originator": "x"})]}, ["ditto-originator", "the system alone"]),
+        ({"sources": [made(TELLING, headers={"ditto-originator": "x"})]}, ["ditto-originator", "only the system"]),
         ({"sources": [made("org.acme/{{ header:topic }}")]}, ["payload_mapping.0", "no group part"]),
         ({"sources": [made("org.acme/a/things/twin/commands/{{ header:x }}")]}, ["Action name <x> is unknown"]),
         ({"sources": [made("org.acme/a/things/twin/commands/modify/{{ header:x }}")]}, ["continues after"]),

@@ -139,7 +139,7 @@ class Connection:
     labels are claimed by leases in the topic ``declarations``."""
 
     queue_link: Callable[..., Any] | None = None
-    """Binds a consumer to a queue, with the parameters of ``QueueLink`` but the connection; ``None``: by records."""
+    """Binds a consumer to a queue, with the parameters of ``QueueLink`` except the connection; ``None``: by records."""
 
     def __init__(self, kafka: Kafka) -> None:
         self.kafka = kafka

@@ -138,7 +138,7 @@ class MqttSource(transport.MessageSource):
         self._intake.take(read, partial(self._settle, taken), delivered=int(message.dup), able=able)
 
     def _settle(self, taken: _Unacknowledged, settlement: Settlement) -> None:
-        """Acknowledge messages in order of arrival, but those that the broker delivers again on a new connection."""
+        """Acknowledge messages in order of arrival, except those that the broker redelivers on a new connection."""
         taken.settlement = settlement
         waiting = self._unacknowledged
         while waiting and (waiting[0].settlement is not None or waiting[0].session != self._session):

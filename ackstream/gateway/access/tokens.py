@@ -265,7 +265,7 @@ class Tokens:
                 keys.close()
 
     async def read(self, token: str) -> tuple[tuple[str, ...], float]:
-        """Return a token's subjects and roles, and its end (epoch seconds); raises 401, or 503 without keys yet."""
+        """Return a token's subjects and roles, and its expiry (epoch seconds); raises 401, or 503 without keys yet."""
         try:
             # an unverified claim selects the keys, nothing else
             claimed = jwt.decode_complete(token, options={"verify_signature": False})

@@ -42,7 +42,7 @@ _SOURCE = "gateway"
 
 
 class ResponseHead:
-    """Restricts browsers to displaying a response, and counts and times all responses but those of probes."""
+    """Restricts browsers to displaying a response, and counts and times all responses except probes'."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -98,7 +98,7 @@ def unfollow() -> None:
 
 
 _FOUND = "ackstream.proxied"
-"""The key of a scope under which there are the values of a proxy's headers: its subject, and its roles."""
+"""The key in a scope of the values of a proxy's headers: its subject, and its roles."""
 MAX_CHARACTERS = 256
 
 

@@ -36,7 +36,7 @@ class PendingRequests:
     """The open requests by the hash of their correlation-id and by deadline: decoded those of one hash at a time."""
 
     def __init__(self, store: PieceStore | None = None, shelved: Shelved | None = None) -> None:
-        """Continue with the result of :meth:`dump`. ``store``: for all beyond :data:`HOT_BYTES`; may be missing."""
+        """Continue with the result of :meth:`dump`. ``store``: for entries beyond :data:`HOT_BYTES`; optional."""
         self._shelf = Shelf(store, shelved)
         self._touched = 0
         self.opened: dict[str | None, Pending] = {}
@@ -144,7 +144,7 @@ def _is_of_another(record: Record, pending: Pending) -> bool:
 
 
 class TimedOutRequests:
-    """Requests that have timed out, and may be amended by late answers, each until its time."""
+    """Requests that have timed out, and may be amended by late answers until they expire."""
 
     def __init__(self, store: PieceStore | None, shelved: Shelved, longest_ms: int) -> None:
         self.shelf = Shelf(store, shelved)

@@ -188,7 +188,7 @@ decode_state = partial(read_state, ShardState, STATE_VERSION, oldest=OLDEST_VERS
 
 
 def record_entry(record: Record, end: int) -> PieceEntry:
-    """Return the entry of a record that waits until its end."""
+    """Return the entry of a record that waits until ``end``."""
     return PieceEntry(record.hash, end, encode(record))
 
 

@@ -119,7 +119,7 @@ def fold(
 def _by_client(
     records: Iterable[MessageMetadata | wire.MessageRun],
 ) -> tuple[dict[str, list[MessageMetadata | wire.MessageRun]], int]:
-    """Return the records of each state, and the latest of their times; the order within a partition stays."""
+    """Return the records of each state, and the latest of their times; the order within a partition is kept."""
     clients: dict[str, list[MessageMetadata | wire.MessageRun]] = {}
     nameless: list[MessageMetadata] = []
     newest = 0
