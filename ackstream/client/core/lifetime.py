@@ -339,13 +339,11 @@ class Parts(Generic[R]):
         return found if found and len(self._shards) == self._expected and complete else None
 
 
-def answers(
-    connection: Connection, name: str, addressed: str, question: Callable[[], bytes], timeout: float
-) -> Iterator[bytes]:
-    """Write ``question`` to ``app-acks`` every 3 s until the timeout; yield the records for the name in a topic."""
+def answers(connection: Connection, name: str, topic: str, ask: Callable[[], bytes], timeout: float) -> Iterator[bytes]:
+    """Write the record of ``ask`` to ``app-acks`` every 3 s until the timeout; yield the answers to the name."""
     until, session = time.monotonic() + timeout, Session[int]()
-    with connection.link(name, sends="app-acks", addressed=addressed) as link:
+    with connection.link(name, sends="app-acks", addressed=topic) as link:
         while (now := time.monotonic()) < until:
             if session.due(now):
-                link.send(question())
+                link.send(ask())
             yield from (record.value for record in link.read())

@@ -148,7 +148,7 @@ def test_the_page_offers_the_actions_to_operators(done: Done, who: dict[str, Any
 @pytest.mark.parametrize(
     ("report", "word"),
     [
-        (RedriveReport(), "no such dead letter"),
+        (RedriveReport(), "do not have this dead letter"),
         (RedriveReport(chosen=1, earlier=1), "sent again before"),
         (RedriveReport(chosen=1, unavailable=[LETTER]), "cannot be sent again"),
     ],
