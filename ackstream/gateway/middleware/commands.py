@@ -12,8 +12,6 @@ from functools import partial
 from time import monotonic
 from typing import Any, Literal
 
-import msgspec
-from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from ackstream.client import Reply
@@ -23,7 +21,8 @@ from ackstream.gateway.exchange import Dependencies
 from ackstream.observe.outcomes import RequestOutcome
 from ackstream.protocol import errors
 from ackstream.protocol.ditto import headers as names
-from ackstream.protocol.ditto.envelopes import Envelope, raw
+from ackstream.protocol.ditto.acknowledgements import with_headers
+from ackstream.protocol.ditto.envelopes import Envelope
 from ackstream.protocol.ditto.requests import check_available
 from ackstream.protocol.ditto.signal_defaults import DEFAULT_TIMEOUT_MS, SMART_EXTRA_MS, SMART_MAXIMUM_MS
 from ackstream.protocol.ditto.twin.permissions import Kind, conceal, restrict
@@ -250,13 +249,8 @@ class AdmissionOrder:
 
 def _name_back(reply: Reply, client_id: str) -> None:
     """Give a reply, and each acknowledgement in it, the correlation-id of the client in place of that on the wire."""
-    envelope, on_wire = reply.envelope, reply.correlation_id
-    envelope.headers[names.CORRELATION_ID] = client_id
-    if envelope.topic.criterion != "acks" or envelope.topic.subject is not None or envelope.value is UNSET:
-        return
-    entries = msgspec.json.decode(envelope.value, type=dict[str, dict[str, Raw]])
-    for entry in entries.values():
-        headers = msgspec.json.decode(entry.get("headers", b"{}"))
-        if headers.get(names.CORRELATION_ID) == on_wire:
-            entry["headers"] = raw({**headers, names.CORRELATION_ID: client_id})
-    envelope.value = raw(entries)
+    envelope, on_wire, own = reply.envelope, reply.correlation_id, {names.CORRELATION_ID: client_id}
+    envelope.headers |= own
+    envelope.value = with_headers(
+        envelope, lambda headers: headers | own if headers.get(names.CORRELATION_ID) == on_wire else headers
+    )

@@ -4,7 +4,7 @@ Source of the rules: Eclipse Ditto, ``AcknowledgementAdapter``, ``Acknowledgemen
 ``DefaultExceptionToAcknowledgementConverter``.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -112,15 +112,20 @@ def read_issued(envelope: Envelope, *, built_in: bool = False) -> list[Acknowled
     return acks
 
 
-def taken_entries(answer: Envelope) -> Raw | UnsetType:
-    """Return the value of an answer that was checked; of an aggregate, with the headers that are taken from clients."""
+def with_headers(answer: Envelope, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Raw | UnsetType:
+    """Return the value of an answer; of an aggregate, with ``change`` applied to the headers of each entry."""
     if answer.topic.criterion != "acks" or answer.topic.subject is not None or answer.value is UNSET:
         return answer.value
     entries = {label: _object(entry) for label, entry in _object(answer.value).items()}
     for entry in entries.values():
         if "headers" in entry:
-            entry["headers"] = raw(names.taken_headers(_decode(entry["headers"]) or {}))
+            entry["headers"] = raw(change(_decode(entry["headers"]) or {}))
     return raw(entries)
+
+
+def taken_entries(answer: Envelope) -> Raw | UnsetType:
+    """Return the value of an answer that was checked; of an aggregate, with the headers that are taken from clients."""
+    return with_headers(answer, names.taken_headers)
 
 
 def _object(value: Raw) -> dict[str, Raw]:

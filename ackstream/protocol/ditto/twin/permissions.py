@@ -1,12 +1,13 @@
 """Apply access rules to commands, replies and signals; as in Ditto, a thing without readable parts does not exist."""
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ackstream.protocol import errors
+from ackstream.protocol.ditto.acknowledgements import with_headers
 from ackstream.protocol.ditto.envelopes import Envelope, decoded, json_text, raw
 from ackstream.protocol.ditto.headers import CONDITION, IF_EQUAL, LIVE_CHANNEL_CONDITION
 from ackstream.protocol.ditto.twin.access import OPEN, Access, Permission
@@ -132,9 +133,8 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
         raise errors.thing_not_found(thing_id)
     if kind in ("list", "search", "count") or access.may("READ", subjects, thing_id, command.path):
         return
-    reply.headers = {name: value for name, value in reply.headers.items() if name != _ETAG}
-    if reply.topic.criterion == "acks" and reply.topic.subject is None:
-        reply.value = _without_tags(reply.value)
+    reply.headers = _without_tag(reply.headers)
+    reply.value = with_headers(reply, _without_tag)
     if kind != "retrieve":
         return
     if reply.topic.criterion == "commands" and reply.value is not UNSET:
@@ -147,16 +147,8 @@ def conceal(access: Access, subjects: tuple[str, ...], kind: Kind, command: Enve
         raise errors.thing_not_found(thing_id)
 
 
-def _without_tags(aggregate: Raw | UnsetType) -> Raw | UnsetType:
-    if aggregate is UNSET:
-        return UNSET
-    entries = msgspec.json.decode(aggregate, type=dict[str, dict[str, Raw]])
-    for entry in entries.values():
-        if headers := entry.get("headers"):
-            kept = msgspec.json.decode(headers, type=dict[str, Raw])
-            kept.pop(_ETAG, None)
-            entry["headers"] = raw(kept)
-    return raw(entries)
+def _without_tag(headers: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in headers.items() if name != _ETAG}
 
 
 def _nothing_to_merge_with(value: Raw | UnsetType) -> bool:
