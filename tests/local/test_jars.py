@@ -169,7 +169,7 @@ def test_a_jar_that_is_not_the_listed_one_is_removed_and_fetched_again(ivy: Ivy,
 
 
 def test_a_server_that_gives_another_jar_is_not_believed(ivy: Ivy, cache: Path):
-    ivy.plan("other", "other")
+    ivy.plan("other", "other", "other")
     sentence = (
         r"^The jar one-1\.jar that was fetched is not the one whose SHA-256 is in .*jars\.sha256, and was removed: "
     )
