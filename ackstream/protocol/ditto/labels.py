@@ -52,18 +52,15 @@ _PATTERN = re.compile(PATTERN)
 
 # longer labels are checked but not cached
 _CACHED_LENGTH = 256
+_cached = lru_cache(maxsize=4096)(_PATTERN.fullmatch)
 
 
 def parse_label(text: str) -> str:
     """Return a label: 3 to 165 of ``a-z A-Z 0-9 - _ :``, perhaps after ``{{connection:id}}:``. Raises 400 else."""
-    if not (_is_label(text) if len(text) <= _CACHED_LENGTH else _PATTERN.fullmatch(text)):
+    match = _cached if len(text) <= _CACHED_LENGTH else _PATTERN.fullmatch
+    if match(text) is None:
         raise errors.label_invalid(text)
     return text
-
-
-@lru_cache(maxsize=4096)
-def _is_label(text: str) -> bool:
-    return _PATTERN.fullmatch(text) is not None
 
 
 def parse_declared(text: str) -> str:
