@@ -30,14 +30,6 @@ read_text = msgspec.json.Decoder(dict[str, Any]).decode
 """Return headers that were written as JSON text."""
 
 
-class Entry(msgspec.Struct, omit_defaults=True):
-    """An entry of an aggregate or HTTP body; the order of the fields is the order on the wire."""
-
-    status: int
-    payload: Raw | UnsetType = UNSET
-    headers: dict[str, Any] | Raw | UnsetType = UNSET
-
-
 class AckText(msgspec.Struct, frozen=True):
     """An acknowledgement as an aggregate repeats it: its headers are JSON text."""
 
@@ -114,10 +106,11 @@ def http_body(entries: Sequence[Acknowledgement]) -> tuple[int, Raw | UnsetType]
     status = combined_status([ack.status for ack in entries])
     if len(entries) <= 1:
         return status, entries[0].payload if entries else UNSET
-    body: dict[str, list[Entry]] = {}
+    body: dict[str, list[dict[str, Any]]] = {}
     for ack in entries:
         headers = {key: value for key, value in ack.headers.items() if (key, value) != _OWN_CONTENT_TYPE}
-        body.setdefault(ack.label, []).append(Entry(ack.status, ack.payload, headers))
+        payload = {} if ack.payload is UNSET else {"payload": ack.payload}
+        body.setdefault(ack.label, []).append({"status": ack.status, **payload, "headers": headers})
     return status, raw({label: same[0] if len(same) == 1 else same for label, same in body.items()})
 
 
