@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TypeAlias
 
 import msgspec
 
@@ -30,12 +29,6 @@ UNKNOWN_THING = "unknown:unknown"
 
 # longer paths are parsed but not cached
 _CACHED_LENGTH = 256
-
-_Suffix: TypeAlias = "tuple[str, str | None, str, str | None, str | None, str | None]"
-"""Group, channel, criterion, action, subject, stream action: the same for many entities."""
-
-_Parts: TypeAlias = "tuple[str, str, str, str | None, str, str | None, str | None, str | None]"
-"""Namespace, entity, and the suffix."""
 
 
 class TopicPath(msgspec.Struct, frozen=True):
@@ -60,10 +53,10 @@ class TopicPath(msgspec.Struct, frozen=True):
         """Read a topic path. Raises 400 ``protocoladapter:unknown.topicpath`` with the missing or unknown part."""
         parts = text.split("/", 2)
         if len(parts) == 3 and parts[0] and parts[1] and len(parts[2]) <= _CACHED_LENGTH:  # noqa: PLR2004 - see above
-            suffix = _known_suffix(parts[2])
-            if suffix is not None:
-                return TopicPath(parts[0], parts[1], *suffix)
-        return TopicPath(*_parts(text))
+            known = _known_suffix(parts[2])
+            if known is not None:
+                return msgspec.structs.replace(known, namespace=parts[0], entity=parts[1])
+        return _read(text)
 
     @staticmethod
     def parse_whole(text: str) -> TopicPath:
@@ -101,10 +94,10 @@ class TopicPath(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=4096)
-def _known_suffix(text: str) -> _Suffix | None:
+def _known_suffix(text: str) -> TopicPath | None:
     """Parse the part after some entity; ``None`` if it is wrong, since the error must name the whole topic."""
     try:
-        return _parts(f"namespace/name/{text}")[2:]
+        return _read(f"namespace/name/{text}")
     except DittoError:
         return None
 
@@ -116,7 +109,7 @@ def _segments(text: str) -> list[str]:
     return [*segments, f"/{rest}"] if empty else segments
 
 
-def _parts(text: str) -> _Parts:
+def _read(text: str) -> TopicPath:
     rest = iter(_segments(text))
 
     def named(part: str, title: str = "", known: tuple[str, ...] | None = None) -> str:
@@ -130,8 +123,8 @@ def _parts(text: str) -> _Parts:
     channel = action = stream_action = subject = None
     namespace, entity = named("namespace"), named("entity name")
     group = named("group", "Group", GROUPS)
-    if group == "things":
-        channel = named("channel", "Channel", CHANNELS)
+    if group == "things" and (channel := named("channel", "Channel", CHANNELS)) == "none":
+        channel = None
     criterion = named("criterion", "Criterion", CRITERIA)
     if criterion in ("commands", "events"):
         action = named("action", "Action", _ACTIONS)
@@ -141,4 +134,4 @@ def _parts(text: str) -> _Parts:
         stream_action = named("search action", "Streaming action", _STREAMING_ACTIONS)
     elif criterion != "errors":
         subject = "/".join(rest) or None
-    return namespace, entity, group, None if channel == "none" else channel, criterion, action, subject, stream_action
+    return TopicPath(namespace, entity, group, channel, criterion, action, subject, stream_action)
