@@ -36,6 +36,8 @@ class DestinationLine(msgspec.Struct, frozen=True):
 class DeadLetter(msgspec.Struct, frozen=True):
     """A dead letter, with the beginning of its content as text; ``size`` is in bytes, ``origin`` a topic or queue."""
 
+    # that of the tables; empty: they do not have it
+    id: str
     at: int
     reason: str
     origin: str
@@ -129,9 +131,8 @@ class Planes:
         value, queue = record.value or b"", headers.get(record_headers.QUEUE)
         reason = headers.get(record_headers.REASON, "")
         origin = f"queue {queue}" if queue else headers.get(record_headers.TOPIC, "")
-        self._letters.append(
-            DeadLetter(record.timestamp, reason, origin, _beginning(record.key or b""), _beginning(value), len(value))
-        )
+        identity, texts = record_headers.letter_id(headers), (_beginning(record.key or b""), _beginning(value))
+        self._letters.append(DeadLetter(identity, record.timestamp, reason, origin, *texts, len(value)))
         self._trends["dead letters"].add(record.timestamp)
         if queue:
             self._queues.dead(queue, record.timestamp)

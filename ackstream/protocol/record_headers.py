@@ -6,7 +6,7 @@ record header again.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -126,6 +126,18 @@ def reply_record_headers(field: Callable[[str], T], content_type: T) -> tuple[di
 def of_dead_letter(reason: str, topic: str, partition: int, offset: int) -> list[tuple[str, str]]:
     """Return the record headers of a dead letter: the reason, and the coordinates of the unusable record."""
     return [(REASON, reason), (TOPIC, topic), (PARTITION, str(partition)), (OFFSET, str(offset))]
+
+
+_COORDINATES = re.compile(r"\(([^() ]+-\d+-\d+)\)$")
+
+
+def letter_id(headers: Mapping[str, str]) -> str:
+    """Return the id under which the tables have a dead letter of a queue or of correlate; empty: they do not."""
+    if QUEUE in headers:
+        return f"{headers[QUEUE]}/{headers.get(MESSAGE)}"
+    # correlate appends the coordinates of the unusable record
+    found = _COORDINATES.search(headers.get(REASON, ""))
+    return found[1] if found else ""
 
 
 _VALUE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")

@@ -1,6 +1,5 @@
 """Dead letters, as the tables and the topics of other systems have them, and the records that they stand for."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -129,15 +128,6 @@ def _selected(connection: Any, query: str, where: str) -> list[Any]:
     except duckdb.Error as error:
         raise InputError(f"{where!r} is not a condition over dead letters: {error}") from None
     return rows
-
-
-_AT_END = re.compile(r"\(([^() ]+-\d+-\d+)\)$")
-
-
-def id_in(reason: str) -> str | None:
-    """Return the id of a dead letter of correlate: the coordinates of the unusable record, which end its reason."""
-    found = _AT_END.search(reason)
-    return found and found[1]
 
 
 def letter_of(record: Any) -> Letter:

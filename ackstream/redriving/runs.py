@@ -287,8 +287,8 @@ def came_back(record: Any, sent: set[str], publisher: str) -> bool:
         answer = _read_answer(record.value)
         return answer is not None and answer.status == "failure"
     headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
-    unusable = dead.id_in(headers.get(record_headers.REASON, ""))
     names = (record_headers.TOPIC, record_headers.PARTITION, record_headers.OFFSET)
     place = "-".join(headers.get(name, "") for name in names)
     original = "{}-{}-{}".format(*dead.letter_of(record).place)
-    return not sent.isdisjoint({place, original, headers.get(record_headers.MESSAGE), unusable})
+    ids = headers.get(record_headers.MESSAGE), record_headers.letter_id(headers)
+    return not sent.isdisjoint({place, original, *ids})

@@ -40,7 +40,7 @@ def planes(text: str = "orders") -> PlanesView:
         [ReaderLine(text, "Logger", durable=True, writers=1, acknowledged=8, behind=9, at=50_000)],
         [QueueLine(text, 2, 3, 4_000, 2, 5, 6, 7, 1, 50_000)],
         [DestinationLine(text, 2, 50_000)],
-        [DeadLetter(50_000, text, text, text, text, 9)],
+        [DeadLetter("signals-0-7", 50_000, text, text, text, text, 9)],
         3,
         {"publishers": 1, "readers": 1, "queues": 1},
         {"messages": [0] * 58 + [1, 8], "changes": [0] * 60},

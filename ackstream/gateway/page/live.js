@@ -117,12 +117,12 @@ function failure(entry) {
     element("div", {}, ...missing));
 }
 
-function letter(entry, id) {
+function letter(entry) {
   return element("li", {},
     element("div", { class: "line" },
       element("span", { class: "status text-bad" }, entry.reason || "unknown reason"),
       moment(entry.at),
-      ...(id ? actButton("redrive", id) : []),
+      ...(entry.id ? actButton("redrive", entry.id) : []),
       element("span", {}, [entry.origin && `from ${entry.origin}`, entry.key && `key ${entry.key}`, `${number(entry.size)} bytes`].filter(Boolean).join(", "))),
     ...(entry.content ? [element("pre", {}, entry.content)] : []));
 }
@@ -237,7 +237,7 @@ function showPlanes(planes, jobs, now) {
   const lakes = planes.destinations.map((one) => [
     one.destination, one.behind === null ? "–" : [number(one.behind), one.behind ? "text-late" : "text-good"], ago(one.at, now)]);
   table("destinations", ["destination", "batches behind", "newest"], lakes);
-  const letters = planes.dead_letters.map((one, at) => letter(one, planes.letter_ids[at]));
+  const letters = planes.dead_letters.map(letter);
   put("letters", ...(letters.length ? letters : [element("li", {}, "none")]));
 }
 

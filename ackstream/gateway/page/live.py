@@ -8,22 +8,19 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from kafka.errors import KafkaError
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from ackstream.gateway.page.stories import Stories
 from ackstream.kafka.clients import CLOSE_SECONDS, Closing, monotonic_ms
 from ackstream.observe.endpoint import HEALTH
 from ackstream.observe.feeds import POLL_MS, SILENT_MS, JobSign, LedgerFeed, PlaneFeed, silence
 from ackstream.observe.outcomes import LedgerEntry, Meter, Snapshot, Verdict, epoch_milliseconds, percentiles, verdict
-from ackstream.observe.planes import LETTERS, SHOWN, Planes, PlanesView
-from ackstream.protocol import record_headers
+from ackstream.observe.planes import SHOWN, Planes, PlanesView
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.protocol.ditto.correlation_ids import Latest
-from ackstream.redriving.letters import id_in
 from ackstream.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -94,29 +91,6 @@ class LabelTally(msgspec.Struct, frozen=True):
     p95: int | None = None
 
 
-class PagePlanes(PlanesView, frozen=True):
-    """All planes, and the ids by which the dead letters are redriven, in their order; empty: the tables have none."""
-
-    letter_ids: list[str]
-
-
-class _Followed(Planes):
-    def __init__(self, window: int) -> None:
-        super().__init__(window)
-        self._ids: deque[str] = deque(maxlen=LETTERS)
-
-    def take(self, topic: str, record: Any) -> None:
-        super().take(topic, record)
-        if topic == "dead-letters":
-            headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
-            queue, message = headers.get(record_headers.QUEUE), headers.get(record_headers.MESSAGE)
-            identity = f"{queue}/{message}" if queue else id_in(headers.get(record_headers.REASON, ""))
-            self._ids.appendleft(identity or "")
-
-    def view(self, now: int) -> PagePlanes:
-        return PagePlanes(**asdict(super().view(now)), letter_ids=list(self._ids))
-
-
 class View(Snapshot, frozen=True):
     """The content of the page at one moment; durations and epoch times are in milliseconds."""
 
@@ -134,7 +108,7 @@ class View(Snapshot, frozen=True):
     trends: dict[Verdict, list[int]]
     # for clients that may read everything
     jobs: list[JobSign]
-    planes: PagePlanes | None
+    planes: PlanesView | None
     # whether the client may use the actions of the page
     may_act: bool = False
 
@@ -226,7 +200,7 @@ class Live(Closing):
         self._looked = -IDLE_SECONDS
         # of the planes, connected only while the page is viewed
         self._topics: PlaneFeed | None = None
-        self._planes = _Followed(self._window)
+        self._planes = Planes(self._window)
         self._shown_at = self._signs_at = 0.0
         self._forget()
         since = epoch_milliseconds() - max(self._window, settings.correlate.default_timeout)
@@ -318,12 +292,12 @@ class Live(Closing):
                 self._signs_at = now + SIGNS_SECONDS
         elif now >= self._signs_at:
             self._topics = PlaneFeed(self._settings, epoch_milliseconds() - self._window)
-            self._planes = _Followed(self._window)
+            self._planes = Planes(self._window)
         return read
 
     def _forget(self) -> None:
         """Show nothing of the planes: a page would open with the state of an hour ago."""
-        self._planes, self._jobs = _Followed(self._window), list[JobSign]()
+        self._planes, self._jobs = Planes(self._window), list[JobSign]()
         self._shown = self._planes.view(epoch_milliseconds())
 
     def _leave(self) -> None:

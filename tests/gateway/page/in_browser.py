@@ -371,7 +371,7 @@ def test_a_queue_is_drained_after_a_confirmation(shown: tuple[Page, Browser]) ->
 
 def test_a_dead_letter_and_an_open_request_have_their_actions(shown: tuple[Page, Browser]) -> None:
     page, browser = shown
-    ids = browser.run("latest.planes.letter_ids")
+    ids = browser.run("latest.planes.dead_letters.map((one) => one.id)")
     assert all(ids)
     browser.run(_click(f"redrive {ids[-1]}"))
     browser.run("document.getElementById('dialog-yes').click()")

@@ -316,4 +316,4 @@ def test_each_dead_letter_has_the_id_under_which_the_tables_have_it(monkeypatch:
         planes = followed.whole().planes
     assert planes is not None
     assert [letter.at for letter in planes.dead_letters] == [4, 3, 2, 1]
-    assert planes.letter_ids == ["", "", "orders/m-0-5", "a.signals-3-17"]
+    assert [letter.id for letter in planes.dead_letters] == ["", "", "orders/m-0-5", "a.signals-3-17"]

@@ -15,12 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from ackstream.gateway.page import pages, stories
-from ackstream.gateway.page.live import FailureEntry, LabelTally, Live, PagePlanes, View
+from ackstream.gateway.page.live import FailureEntry, LabelTally, Live, View
 from ackstream.gateway.page.pages import FILES
 from ackstream.gateway.page.stories import TRACED, Happening, Stories, TracedRequest
 from ackstream.observe.feeds import JobSign, Lag
 from ackstream.observe.outcomes import VERDICTS, Count
-from ackstream.observe.planes import DeadLetter
+from ackstream.observe.planes import DeadLetter, PlanesView
 from ackstream.protocol.ditto.correlation_ids import Latest, wire_id
 from ackstream.protocol.ditto.envelopes import raw
 from ackstream.settings import Lake
@@ -58,8 +58,8 @@ class Seen:
         return Live.own(self.live, subjects, may_see)
 
     def whole(self) -> View:
-        letter = DeadLetter(9, "no JSON", "signals", "k", "<secret>", 8)
-        planes = PagePlanes([], [], [], [], [letter], 0, {}, {"messages": [1]}, {"publishers": 9}, ["signals-0-7"])
+        letter = DeadLetter("signals-0-7", 9, "no JSON", "signals", "k", "<secret>", 8)
+        planes = PlanesView([], [], [], [], [letter], 0, {}, {"messages": [1]}, {"publishers": 9})
         job = JobSign("correlate", 5, alive=True, lags=[Lag("signals", "g", 3)])
         return replace(self.view(), planes=planes, jobs=[job])
 
@@ -126,7 +126,7 @@ def test_the_counts_are_one_json_document() -> None:
     assert view["jobs"] == [{"job": "correlate", "silent": 5, "alive": True, "lags": [lag]}]
     assert view["trends"]["answered"] == [0, 1]
     assert view["planes"]["dead_letters"][0]["content"] == "<secret>"
-    assert view["planes"]["letter_ids"] == ["signals-0-7"]
+    assert view["planes"]["dead_letters"][0]["id"] == "signals-0-7"
 
 
 def test_the_page_asks_for_what_the_document_has() -> None:
