@@ -24,7 +24,7 @@ Spark, DuckDB, Trino, delta-rs and Polars read the tables. In delta-rs and Polar
 
 - Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pandas).
 - DuckDB: `INSTALL delta; LOAD delta; SELECT … FROM delta_scan('LAKE/outcomes')`. It requires quotes for `"offset"` and
-  `"at"`.
+  `"at"`, Trino for `"auto"`.
 
 All tables:
 
