@@ -88,8 +88,7 @@ def refuse_rows(spark: SparkSession, lake: Lake, name: str, checkpoint: str, rem
 
 def newest_batch(rows: DataFrame, column: str = "batch") -> int:
     """Return the highest number of a batch among rows; -1 without rows."""
-    newest = commits.retried(lambda: rows.agg(F.max(column)).collect()[0][0])
-    return -1 if newest is None else int(newest)
+    return int(commits.retried(lambda: rows.agg(F.coalesce(F.max(column), F.lit(-1))).collect()[0][0]))
 
 
 def append(
@@ -197,8 +196,7 @@ def _prepare(spark: SparkSession, table: Table, path: str, wanted: dict[str, str
     if DeltaTable.isDeltaTable(spark, path):
         _adjust(spark, table, path, wanted)
         return
-    builder = DeltaTable.createIfNotExists(spark).location(path).comment(table.comment)
-    builder = builder.addColumns(table.schema)
+    builder = DeltaTable.createIfNotExists(spark).location(path).comment(table.comment).addColumns(table.schema)
     if PARTITION in table.names:
         builder = builder.partitionedBy(PARTITION)
     for key, value in wanted.items():

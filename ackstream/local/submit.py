@@ -34,8 +34,8 @@ LOCAL_TABLES, LOCAL_FILES, LOCAL_LOG = "ackstream.LocalTables", "ackstream.Local
 LOCAL_FILES_JAR = Path(__file__).with_name("local-files.jar")
 """Classes for Hadoop's two interfaces to files and for Delta's to the log of a table, and the jar with them."""
 
-BASES = ("hadoop-bare-naked-local-fs-", "delta-storage-")
-"""The jars with their base classes."""
+BASES = ("hadoop-bare-naked-local-fs-", "delta-storage-", "unitycatalog-client-", "unitycatalog-hadoop-")
+"""The jars with their base classes, and with those that ``delta-storage`` uses for a Unity Catalog."""
 
 MERGED = "spark.ackstream.merged"
 """An entry that marks a driver that was started with all entries of its settings."""

@@ -40,7 +40,7 @@ ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 def session(
     settings: Settings, name: str, *, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Build (or get) the process's Spark session; ``conf`` overrides all other entries."""
+    """Build (or get) the process's Spark session; ``conf`` overrides all other entries, and ``jars`` add to theirs."""
     # Under ``spark-submit``, it sets master, memory and conf. Otherwise they come from the settings, which override
     # ``conf/spark-defaults.conf``; ``jars`` must be known before the JVM starts.
     for key, value in FIXED.items():
@@ -59,9 +59,9 @@ def session(
         own = submit.own_entries(settings, jars)
     # the product's log levels; `ackstream submit` passes the same to the JVM that spark-submit starts
     os.environ.setdefault("LOG4J_CONFIGURATION_FILE", submit.log_configuration(settings.log.format))
-    if jars:
-        entries["spark.jars"] = ",".join(map(str, jars))
     entries |= {**own, **(conf or {}), **FIXED}
+    if jars:
+        entries["spark.jars"] = ",".join([*map(str, jars), *filter(None, [entries.get("spark.jars")])])
     if not submitted and SparkContext._gateway is None:  # noqa: SLF001 - as PySpark itself asks
         check_surroundings(entries.get(submit.JAVA_OPTIONS, ""))
         _launch(entries)

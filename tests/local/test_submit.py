@@ -188,7 +188,7 @@ def test_on_one_machine_spark_does_not_look_up_its_name(monkeypatch: pytest.Monk
     assert submit.submit_environment()["SPARK_LOCAL_IP"] == used
 
 
-FILES = "/jars/hadoop-bare-naked-local-fs-1.jar:/jars/delta-storage-1.jar"
+FILES = ":".join(f"/jars/{name}1.jar" for name in submit.BASES)
 
 
 @pytest.mark.parametrize(

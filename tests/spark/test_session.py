@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from ackstream.errors import StartError
 from ackstream.local import jars
-from ackstream.local.submit import COLLECTOR, SECRET, quick_start
+from ackstream.local.submit import COLLECTOR, LOCAL_FILES_JAR, SECRET, quick_start
 from ackstream.settings import Settings
 from ackstream.spark.session import FIXED, check_disks, session
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -44,6 +45,7 @@ java = spark._jvm.System.getProperty("sun.java.command")
 planted = "hunter" + "2"
 shown = [line for line in lines() if planted in line]
 known = {key: spark.conf.get(key) for key in ("spark.hadoop.fs.s3a.secret.key", "spark.sql.extensions", "spark.a")}
+known["jars"] = [pathlib.Path(name).name.partition("-")[0] for name in spark.conf.get("spark.jars").split(",")]
 memory = spark._jvm.Runtime.getRuntime().maxMemory()
 hidden = spark._jvm.org.apache.spark.util.Utils.redact(spark._jsc.sc().conf(), spark._jvm.PythonUtils.toSeq(
     [spark._jvm.scala.Tuple2("spark.hadoop.fs.s3a.secret.key", planted)])).toString()
@@ -65,7 +67,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedPr
     """Run the program, as one that a user writes, in the directory ``args``."""
     directory = tmp_path_factory.mktemp("program")
     assert jars.present("spark")
-    conf = {"spark.hadoop.fs.s3a.secret.key": "hunter2 = \\ é", "spark.a": " b"}
+    mine = directory / "mine-1.jar"
+    shutil.copy(LOCAL_FILES_JAR, mine)
+    conf = {"spark.hadoop.fs.s3a.secret.key": "hunter2 = \\ é", "spark.a": " b", "spark.jars": str(mine)}
     own = {
         "ACKSTREAM_SPARK_CONF": json.dumps(conf),
         "ACKSTREAM_SPARK_DRIVER_MEMORY": "700m",
@@ -91,6 +95,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedPr
 
 def test_no_secret_of_the_settings_is_in_the_list_of_processes(finished: subprocess.CompletedProcess[str]) -> None:
     java, shown, known, memory, hidden, arguments = json.loads(finished.stdout)
+    assert {"delta", "kafka", "mine"} <= set(known.pop("jars"))
     assert "--properties-file" in java
     assert shown == []
     assert known == {
@@ -139,6 +144,13 @@ def test_tables_and_checkpoints_are_their_owner_s_alone(jvm: SparkSession, tmp_p
     made = [path for top in ("lake", "checkpoints") for path in (tmp_path / top).rglob("*")]
     assert {path.parts[len(tmp_path.parts)] for path in made} == {"lake", "checkpoints"}
     assert [str(path) for path in made if path.stat().st_mode & 0o077] == []
+
+
+@pytest.mark.parametrize("name", ["UCTokenBasedRestClient", "UCDeltaTokenBasedRestClient"])
+def test_delta_finds_the_classes_that_it_needs_for_a_unity_catalog(jvm: SparkSession, name: str) -> None:
+    # the loader of Java itself, which has Delta's storage for local files, does not see the jars of Spark's loader
+    client = jvm._jvm.java.lang.Class.forName(f"io.delta.storage.commit.uccommitcoordinator.{name}")
+    assert any("io.unitycatalog." in method.toString() for method in client.getDeclaredMethods())
 
 
 def test_spark_itself_hides_what_the_product_calls_a_secret(spark: SparkSession) -> None:
