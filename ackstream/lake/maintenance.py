@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from delta.tables import DeltaTable
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.window import Window
@@ -44,8 +45,7 @@ def check(lake: Lake, names: Sequence[str] | None) -> None:
             f"lake.retention is {lake.retention / MILLISECONDS_AN_HOUR:g} h: removing files so young can break queries"
             f" and jobs that still read or write them; set it to {SHORTEST_RETENTION_HOURS}h or more."
         )
-    unknown = sorted(set(names or ()) - ALL_TABLES.keys())
-    if unknown:
+    if unknown := sorted(set(names or ()) - ALL_TABLES.keys()):
         raise InputError(f"There is no table {unknown[0]}; the tables are {', '.join(ALL_TABLES)}.")
 
 
@@ -85,7 +85,7 @@ def register(spark: SparkSession, lake: Lake) -> tuple[int, int]:
     schema, present, views = lake.catalog, [name for name in ALL_TABLES if tables.exists(spark, lake, name)], 0
     if "." not in schema and spark.conf.get("spark.sql.catalogImplementation") != "hive":
         raise StartError(
-            f"lake.catalog = {schema!r} is not a permanent schema: set it to one such as unity.main.ack, or to one of a"
+            f"lake.catalog = {schema!r} is not a permanent schema: set it to one such as unity.ack, or to one of a"
             ' Hive metastore, such as ack, with "spark.sql.catalogImplementation" = "hive" in [spark.conf].'
         )
     try:
@@ -93,8 +93,9 @@ def register(spark: SparkSession, lake: Lake) -> tuple[int, int]:
         for name in present:
             place = tables.location(lake, name)
             spark.sql(f"CREATE TABLE IF NOT EXISTS {schema}.{name} USING DELTA LOCATION {tables.quoted(place)}")
-            found = DeltaTable.forName(spark, f"{schema}.{name}"), DeltaTable.forPath(spark, place)
-            if len({table.detail().select("id").collect()[0] for table in found}) > 1:
+            # of a name, Delta's own method would look in the session's catalog
+            found = spark.sql(f"DESCRIBE DETAIL {schema}.{name}"), DeltaTable.forPath(spark, place).detail()
+            if len({detail.select("id").collect()[0] for detail in found}) > 1:
                 raise StartError(
                     f"{schema}.{name} is not the table at {place}: drop it from the catalog, which keeps its files, or"
                     " set lake.catalog to another schema."
@@ -103,13 +104,16 @@ def register(spark: SparkSession, lake: Lake) -> tuple[int, int]:
             # it may need a table that no job has created yet
             with suppress(StartError):
                 text = question.view(present, lake, f"{schema}.")
-                columns = ", ".join(
-                    f"{name} COMMENT {tables.quoted(about)}" for name, about in question.columns.items()
-                )
-                spark.sql(f"CREATE OR REPLACE VIEW {schema}.{question.name} ({columns}) AS {text}")
+                columns = [f"{name} COMMENT {tables.quoted(about)}" for name, about in question.columns.items()]
+                view = f"VIEW {schema}.{question.name} ({', '.join(columns)}) AS {text}"
+                try:
+                    spark.sql(f"CREATE OR REPLACE {view}")
+                except UnsupportedOperationException:  # of Unity Catalog
+                    spark.sql(f"DROP VIEW IF EXISTS {schema}.{question.name}")
+                    spark.sql(f"CREATE {view}")
                 views += 1
-    except AnalysisException as error:
-        if not str(error.getCondition()).startswith("MISSING_CATALOG_ABILITY"):
+    except (PySparkException, Py4JJavaError) as error:
+        if "[MISSING_CATALOG_ABILITY" not in str(error):
             remedy = "Correct the name, or the entries of the catalog in [spark.conf]."
             raise StartError(f"lake.catalog = {schema} cannot be used: {cause(error)}. {remedy}") from error
     return len(present), views
@@ -166,9 +170,7 @@ def erase(spark: SparkSession, lake: Lake, thing_id: str) -> None:
         raise StartError(f"The thing {thing_id} exists: delete it first by a command, then erase it.")
     events = tables.read(spark, lake, things.JOURNAL)
     if batch >= tables.newest_batch(events):
-        raise StartError(
-            f"The deletion of {thing_id} is in the newest batch: erase it after another thing has changed."
-        )
+        raise StartError(f"The deletion of {thing_id} is in the newest batch: erase it once another thing has changed.")
     old = events.where(own & (F.col("revision") < revision))
     last = old.join(_ends(events), ["topic", "partition", "offset"], "left_semi").select("revision").collect()
     try:

@@ -170,9 +170,9 @@ def test_only_jobs_with_such_settings_are_migrated() -> None:
 
 @pytest.mark.usefixtures("_no_spark")
 def test_the_tables_and_views_of_a_catalog_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACKSTREAM_LAKE_CATALOG", "unity.main.ack")
+    monkeypatch.setenv("ACKSTREAM_LAKE_CATALOG", "unity.ack")
     monkeypatch.setattr(maintenance, "register", lambda _spark, lake: (len(lake.catalog), 0))
-    assert run("register").stdout == "unity.main.ack has 14 tables and 0 views.\n"
+    assert run("register").stdout == "unity.ack has 9 tables and 0 views.\n"
 
 
 def test_a_name_that_is_no_schema_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

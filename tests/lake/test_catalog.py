@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import UnsupportedOperationException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from ackstream.errors import StartError
@@ -26,7 +28,7 @@ from tests.lake.test_questions import TEN, naive, queries
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame
 
 SCHEMA = "ack"
 DAILY = [name for name, question in reading.VIEWS.items() if "day" in question.columns]
@@ -106,9 +108,37 @@ def test_another_table_of_the_name_is_left_alone(spark: SparkSession, small: Lak
 
 
 def test_an_unknown_catalog_is_a_sentence(spark: SparkSession, small: Lake) -> None:
-    unknown = small.model_copy(update={"catalog": "unity.main.ack"})
-    with pytest.raises(StartError, match=r"^lake\.catalog = unity\.main\.ack cannot be used: "):
+    unknown = small.model_copy(update={"catalog": "unity.ack"})
+    with pytest.raises(StartError, match=r"^lake\.catalog = unity\.ack cannot be used: "):
         maintenance.register(spark, unknown)
+
+
+@pytest.mark.parametrize("plugin", ["io.unitycatalog.spark.UCSingleCatalog", "java.lang.String"])
+def test_a_catalog_whose_connector_is_missing_or_wrong_is_a_sentence(
+    spark: SparkSession, small: Lake, plugin: str
+) -> None:
+    name = plugin.rpartition(".")[2]
+    spark.conf.set(f"spark.sql.catalog.{name}", plugin)
+    with pytest.raises(StartError, match=rf"^lake\.catalog = {name}\.ack cannot be used: .*{plugin}"):
+        maintenance.register(spark, small.model_copy(update={"catalog": f"{name}.ack"}))
+
+
+def test_a_catalog_that_replaces_no_view_gets_it_anew(
+    spark: SparkSession, small: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql, refused = SparkSession.sql, []
+
+    def refusing(session: SparkSession, query: str, *values: Any, **named: Any) -> DataFrame:
+        if query.startswith("CREATE OR REPLACE VIEW"):
+            refused.append(query)
+            raise UnsupportedOperationException("Replacing a view is not supported yet")
+        return sql(session, query, *values, **named)
+
+    monkeypatch.setattr(SparkSession, "sql", refusing)
+    for times in (1, 2):
+        assert maintenance.register(spark, small) == (1, 1)
+        assert spark.sql("SHOW VIEWS IN small").count() == 1
+        assert len(refused) == times
 
 
 @pytest.mark.parametrize("schema", ["", "ack"])

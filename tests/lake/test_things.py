@@ -275,7 +275,7 @@ def test_what_is_not_deleted_is_not_erased(spark: SparkSession, old: Lake, thing
 def test_a_thing_whose_deletion_may_be_replayed_is_not_erased(spark: SparkSession, old: Lake) -> None:
     things.append(spark, old, table(change("a:2", 2, deleted=True)), QUERY, 4)
     things.merge(spark, old, journal(spark, old, 9))
-    with pytest.raises(StartError, match=r"in the newest batch: erase it after another thing has changed"):
+    with pytest.raises(StartError, match=r"in the newest batch: erase it once another thing has changed"):
         maintenance.erase(spark, old, "a:2")
 
 
