@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ackstream.local.broker import Broker
 from ackstream.settings import Local, Settings
+from tests.demo.broker import Broker
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from tests.harness.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackstream.local.broker import Broker
+    from tests.demo.broker import Broker
 
 LOGS = Path(".ackstream", "soak")
 """Where the logs of the programs go, and the results of a shorter run."""

@@ -26,7 +26,7 @@ from ackstream.settings import Kafka, Lake, Local, Settings
 with warnings.catch_warnings():
     # kafka-python reads its message schemas at import by a function that Python 3.11 and 3.12 call deprecated
     warnings.simplefilter("ignore", DeprecationWarning)
-    from ackstream.local.broker import Broker
+    from tests.demo.broker import Broker
 
 from ackstream.cli.terminal import spare_proxies
 from ackstream.gateway.access import passwords

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,6 @@ from ackstream.local import machine
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ackstream.local.broker import Broker
     from ackstream.settings import Settings
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -34,7 +33,6 @@ def up(
     """Start a one-node Kafka, and create its topics and those that correlate.request_topics names literally."""
     from ackstream.kafka import topics
     from ackstream.kafka.parties import OPERATOR
-    from ackstream.local.broker import Broker, create_topics
 
     settings = load()
     if not _is_local(settings):
@@ -44,14 +42,14 @@ def up(
             f"localhost:{settings.local.port}: set one of kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP) and local.port "
             f"(ACKSTREAM_LOCAL_PORT) to agree with the other."
         )
-    broker = _secured(settings) if secure else Broker(settings)
+    broker = _secured(settings) if secure else _plain(settings)
     running = _broker(settings)
     if type(running) is not type(broker) and running.pid() is not None:
         raise LocalError(f"Kafka runs {'without' if secure else 'with'} --secure: stop it first with `ackstream down`.")
     started = broker.start(Terminal(stderr=True))
     settings = broker.as_user(settings, OPERATOR)
     names = [*topics.TOPICS, *topics_of_applications(settings)]
-    created = create_topics(settings, names)
+    created = machine.shared_with_tests("demo/broker.py").create_topics(settings, names)
     echo(f"Kafka {'is up' if started else 'was already up'} at {broker.bootstrap}; its log is {broker.log}")
     echo(f"Topics: {len(names)}, {len(created)} of them new")
     if files := broker.admit(settings):
@@ -149,17 +147,18 @@ def print_jars(
             raise LocalError("This Java writes no archive of classes; jobs run without one, but start more slowly.")
 
 
-def _broker(settings: Settings) -> Broker:
+def _broker(settings: Settings) -> Any:
     """Return the local Kafka that runs; if none runs, that of a plain `ackstream up`."""
-    from ackstream.local.broker import Broker
-
     secured = _secured(settings)
-    return Broker(settings) if secured.pid() is None else secured
+    return _plain(settings) if secured.pid() is None else secured
 
 
-def _secured(settings: Settings) -> Broker:
-    found: Broker = machine.shared_with_tests("demo/secured.py").SecuredBroker(settings)
-    return found
+def _plain(settings: Settings) -> Any:
+    return machine.shared_with_tests("demo/broker.py").Broker(settings)
+
+
+def _secured(settings: Settings) -> Any:
+    return machine.shared_with_tests("demo/secured.py").SecuredBroker(settings)
 
 
 def _is_local(settings: Settings) -> bool:
@@ -175,7 +174,7 @@ def _java() -> str:
     return f"{found.release}, {found.program}"
 
 
-def _local_kafka(broker: Broker, bootstrap: str, port: int, *, responds: bool) -> str:
+def _local_kafka(broker: Any, bootstrap: str, port: int, *, responds: bool) -> str:
     if pid := broker.pid():
         return f"process {pid}, {'responding' if responds else 'not responding'} at {bootstrap}"
     if machine.is_free(port):

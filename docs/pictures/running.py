@@ -15,10 +15,10 @@ from kafka import KafkaAdminClient
 
 from ackstream.client import Ack, Command, Publisher, Reply, Requester, Responder, SampleReader, WriterQos
 from ackstream.kafka.topics import ensure_topics
-from ackstream.local.broker import Broker
 from ackstream.protocol.ditto.acknowledgements import is_success
 from ackstream.settings import Settings, load
 from docs.pictures.drawing import Event, Picture, Tone
+from tests.demo.broker import Broker
 from tests.harness.lake import rows
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program

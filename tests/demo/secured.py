@@ -26,7 +26,6 @@ from ackstream.kafka import parties, topics
 from ackstream.kafka.clients import connect_admin
 from ackstream.kafka.parties import OPERATOR, PARTIES
 from ackstream.local import machine
-from ackstream.local.broker import Broker, create_topics
 from ackstream.local.machine import locked, write_file
 from ackstream.settings import Kafka, Lake, Settings
 from ackstream.settings.kafka import KafkaSecurity
@@ -34,6 +33,12 @@ from ackstream.settings.security import Secret, Tls
 
 if TYPE_CHECKING:
     from cryptography.x509 import ExtensionType
+
+    from tests.demo.broker import Broker, create_topics
+else:
+    # the wheel has no package `tests`
+    _plain = machine.shared_with_tests("demo/broker.py")
+    Broker, create_topics = _plain.Broker, _plain.create_topics
 
 MECHANISM = "SCRAM-SHA-512"
 NODE = "ackstream-broker"

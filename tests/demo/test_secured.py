@@ -12,10 +12,10 @@ from rich.console import Console
 
 from ackstream.errors import LocalError
 from ackstream.kafka.parties import PARTIES
-from ackstream.local.broker import CLUSTER_ID
 from ackstream.settings import Archive, Kafka, Lake, Local, Settings
 from ackstream.settings.kafka import KafkaSecurity
 from tests.demo import secured as module
+from tests.demo.broker import CLUSTER_ID
 from tests.demo.secured import SecuredBroker, demo_settings, environment
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ackstream.kafka.clients import connect_admin
-from ackstream.local.broker import Broker
 from ackstream.settings import Kafka, Local, Settings
+from tests.demo.broker import Broker
 from tests.harness import programs
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program

@@ -19,9 +19,9 @@ from ackstream.errors import LocalError
 from ackstream.kafka import clients
 from ackstream.kafka.topics import TOPICS, ensure_topics
 from ackstream.local import machine
-from ackstream.local.broker import Broker
 from ackstream.local.machine import command_line, is_free
 from ackstream.settings import Kafka, Local, Settings
+from tests.demo.broker import Broker
 from tests.demo.secured import SecuredBroker
 from tests.harness.kafka import records
 from tests.harness.ports import free_ports

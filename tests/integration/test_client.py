@@ -34,11 +34,11 @@ from ackstream.client import (
 )
 from ackstream.kafka import clients
 from ackstream.kafka.topics import ensure_topics
-from ackstream.local.broker import Broker
 from ackstream.protocol.ditto.acknowledgements import read_ack
 from ackstream.protocol.ditto.envelopes import decode
 from ackstream.protocol.errors import DittoError, thing_not_found
 from ackstream.settings import Kafka, Local, Settings
+from tests.demo.broker import Broker
 from tests.harness.counterpart import Counterpart, aggregate, id_of_reply, reply_headers
 from tests.harness.kafka import records
 from tests.harness.ports import free_ports

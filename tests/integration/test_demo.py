@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from ackstream.kafka.clients import connect_admin
-from ackstream.local.broker import Broker
 from ackstream.local.machine import is_free
 from ackstream.settings import Kafka, Lake, Local, Settings
+from tests.demo.broker import Broker
 from tests.harness.lake import rows
 from tests.harness.ports import free_ports
 from tests.harness.waiting import PATIENCE_SECONDS, eventually

@@ -17,10 +17,10 @@ from deltalake import DeltaTable
 
 from ackstream.client.core.storage import PublishStore
 from ackstream.kafka.topics import ensure_topics
-from ackstream.local.broker import Broker
 from ackstream.protocol.dispositions import SESSION_OVER
 from ackstream.protocol.messages import decode_ack
 from ackstream.settings import Kafka, Local, Settings
+from tests.demo.broker import Broker
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program, alive
 from tests.harness.system import System

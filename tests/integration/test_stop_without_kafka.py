@@ -16,8 +16,8 @@ import pytest
 from kafka import KafkaAdminClient
 
 from ackstream.kafka.topics import ensure_topics
-from ackstream.local.broker import Broker
 from ackstream.settings import Kafka, Local, Settings
+from tests.demo.broker import Broker
 from tests.harness.ports import free_ports
 from tests.harness.processes import Program
 from tests.harness.system import System

@@ -15,10 +15,11 @@ from kafka import TopicPartition
 from kafka.errors import NotLeaderForPartitionError
 
 from ackstream.errors import LocalError
-from ackstream.local import broker, jars
-from ackstream.local.broker import CLUSTER_ID, Broker
+from ackstream.local import jars
 from ackstream.local.machine import command_line
 from ackstream.settings import Kafka, Local, Settings
+from tests.demo import broker
+from tests.demo.broker import CLUSTER_ID, Broker
 from tests.harness.ports import free_ports
 from tests.local.programs import java_home
 

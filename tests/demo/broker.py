@@ -235,7 +235,7 @@ def _run(
     # C1 alone starts faster and needs less memory; a laptop's broker is never busy enough to miss C2. Kafka finds its
     # keywords by their upper case, and Turkish has another upper-case I
     options = [f"-Xmx{heap}", "-XX:TieredStopAtLevel=1", "-Duser.language=en"]
-    return subprocess.Popen(  # noqa: S603 - the user's own Java, no shell
+    return subprocess.Popen(
         [program, *options, f"-Dlog4j2.configurationFile={machine.conf('log4j2.properties')}", *arguments],
         # in the environment, so that the command line stays readable in ps
         env={**os.environ, "CLASSPATH": ":".join(map(str, class_path))},
