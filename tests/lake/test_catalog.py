@@ -217,7 +217,7 @@ def run(command: list[str], directory: Path, **environment: str) -> str:
 # -- days -------------------------------------------------------------------------------------------------------------
 
 OLD, NEW = planes.START.date(), planes.START.date() + timedelta(days=1)
-WHOLE = {"readers_behind": {"deliveries"}, "undecided_requests": {"outcomes"}}
+WHOLE = {"readers_behind": {"deliveries"}}
 """The tables of which a question reads all days, if few columns: old deliveries count for the messages of a new day."""
 
 

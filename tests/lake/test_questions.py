@@ -124,6 +124,26 @@ def test_a_quote_in_a_correlation_id_is_no_sql(spark: SparkSession, filled: Lake
     assert reading.ask(spark, filled, "story", {"correlation_id": "' OR '1' = '1"}).collect() == []
 
 
+def test_a_request_that_is_decided_after_midnight_counts_on_its_own_day(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(path=str(tmp_path))
+    empty.create(spark, lake)
+    late = AT.replace(hour=23, minute=59, second=58)
+    asked = round(late.timestamp() * 1000)
+    ended = records.outcome_row(1, started_at=asked, decided_at=asked + 5000, latency_ms=5000)
+    request = records.outcome(1, signal=records.signal_row(1, received_at=asked), acks=[], outcome=ended)
+    open_one = records.outcome(2, signal=records.signal_row(2, received_at=asked), acks=[], outcome=None)
+    ArchiveFold(lake).write(records.frame(spark, [request, open_one]), 0, "query")
+    hour = late.replace(minute=0, second=0)
+    answers = {
+        "SELECT day, correlation_id FROM undecided_requests": [(DAY, "c-2")],
+        "SELECT DISTINCT day, hour FROM success_by_hour": [(DAY, hour)],
+        "SELECT s.id FROM signals AS s JOIN outcomes AS o USING (day, id)": [(records.reply_id(1),)],
+    }
+    with reading.database(lake) as connection:
+        reading.create_views(connection, lake)
+        assert {text: naive(connection.execute(text).fetchall()) for text in answers} == answers
+
+
 # -- every plane ------------------------------------------------------------------------------------------------------
 
 

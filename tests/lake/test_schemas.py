@@ -65,7 +65,7 @@ def test_every_column_says_what_it_holds(table: schemas.Table) -> None:
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=schemas.TABLES)
 def test_statistics_cover_what_queries_and_the_archive_select_by(table: schemas.Table) -> None:
     indexed = table.names[: schemas.INDEXED_COLUMNS]
-    time = "decided_at" if table.name == "outcomes" else "received_at"
+    time = "started_at" if table.name == "outcomes" else "received_at"
     assert indexed == ["correlation_id", table.time, "query_id", "batch_id"]
     assert table.time == time
 

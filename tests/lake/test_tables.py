@@ -105,7 +105,7 @@ def test_changed_settings_reach_a_table_at_the_next_start(spark: SparkSession, l
 @pytest.mark.parametrize(
     ("columns", "complaint"),
     [
-        ("'x' AS correlation_id", "no column decided_at where this version writes a column decided_at"),
+        ("'x' AS correlation_id", "no column started_at where this version writes a column started_at"),
         (
             "1 AS correlation_id",
             "a column correlation_id of type int where this version writes a column correlation_id",

@@ -29,7 +29,8 @@ Spark, DuckDB, Trino, delta-rs and Polars read the tables. In delta-rs and Polar
 All tables:
 
 - JSON is stored as text. Times are UTC.
-- Tables with the column `day` are partitioned by it: a query that names days reads fewer files.
+- Tables with the column `day` are partitioned by it: a query that names days reads fewer files. A request and its
+  outcome have the same day: join `signals` and `outcomes` by `day` and `id`.
 - After an upgrade a job adds new columns to its tables ([upgrade](../operate/upgrade.md)).
 
 Three queries for Spark, DuckDB and Trino:
@@ -47,7 +48,7 @@ WHERE share >= 0.95 GROUP BY label ORDER BY p95_ms DESC;
 
 -- signals: one row per command as it was sent. Which are in flight?
 SELECT s.correlation_id, s.thing_id, s.received_at FROM signals s
-WHERE s.response_required AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.id = s.id);
+WHERE s.response_required AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.day = s.day AND o.id = s.id);
 ```
 
 | table | one row per | written by |

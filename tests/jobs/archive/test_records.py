@@ -81,7 +81,7 @@ def test_an_outcome_record_becomes_a_row_of_each_of_its_parts(spark: SparkSessio
     day = date(2026, 11, 18)
     labels = ["twin-persisted", "billing:booked"]
     expected = [
-        ("c-1", at, "correlate", 17, "org.example:pump-1", 200, "acknowledgements", labels, [], None, None, started, 30,
+        ("c-1", started, "correlate", 17, "org.example:pump-1", 200, "acknowledgements", labels, [], None, None, at, 30,
          records.reply_id(1), '{"status":200}', "replies", records.reply_id(1), day)
     ]  # fmt: skip
     wanted = spark.createDataFrame(expected, schemas.ALL_TABLES["outcomes"].schema)

@@ -1,5 +1,5 @@
 -- Who does not acknowledge in time: per day and label how often, newest day first, then most frequent.
--- day: UTC day of the decisions
+-- day: UTC day of the requests
 -- party: the part of the label before its colon
 -- label: the label
 -- requested: how many requests waited for it; those that an error or their requester ended early did not

@@ -13,6 +13,6 @@ SELECT s.received_at, s.correlation_id, s.thing_id, concat_ws(' ', s.channel, s.
        regexp_extract(s.headers, '"traceparent":"[^"-]*-[^"-]*-([^"-]*)', 1) AS span,
        regexp_extract(s.headers, '"traceparent":"([^"]*)"', 1) AS traceparent
 FROM {signals} AS s
-LEFT JOIN {outcomes} AS o ON o.id = s.id
+LEFT JOIN {outcomes} AS o ON o.day = s.day AND o.id = s.id
 WHERE s.headers LIKE concat('%"traceparent":"__-', {trace_id}, '-%')
 ORDER BY s.received_at, s.correlation_id
