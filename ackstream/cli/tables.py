@@ -277,7 +277,7 @@ def maintain(
     ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Compact the Delta tables and delete unneeded files; jobs may keep running.
+    """Compact the Delta tables, order the rows of past days, and delete unneeded files; jobs may keep running.
 
     If a table fails, the others are maintained; exit 1.
     """

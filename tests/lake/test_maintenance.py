@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import deltalake
+import pyarrow.parquet as pq
 import pytest
 from chispa import assert_df_equality
 from delta.exceptions import DeltaConcurrentModificationException
@@ -38,6 +40,47 @@ def test_small_files_become_one_and_no_row_is_lost(spark: SparkSession, lake: La
     assert deltalake.DeltaTable(lake.table("outcomes")).to_pyarrow_table().num_rows == 4
     # files younger than the retention stay for those who read an older version
     assert len(list(Path(lake.table("outcomes")).rglob("*.parquet"))) == 5
+
+
+DAY_MS = 86_400_000
+
+
+def test_a_day_that_is_over_is_put_in_order_once_and_the_newest_day_is_compacted(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "ROW_GROUP_BYTES", 1024)
+    empty.create(spark, lake)
+    running, settings = ArchiveFold(lake), Settings(lake=lake)
+
+    def append(batch: int, numbers: range, *days: int) -> None:
+        rows = [(1000 * day + number, records.START + DAY_MS * day) for day in days for number in numbers]
+        signals = [records.signal_row(number, received_at=time) for number, time in rows]
+        values = [records.outcome(one.offset, batch, signal=one, acks=[], outcome=None) for one in signals]
+        running.write(records.frame(spark, values, 1000 * batch), batch, "query")
+
+    def maintained() -> list[tuple[str, str, str]]:
+        before = deltalake.DeltaTable(lake.table("signals")).version()
+        (report,) = maintenance.maintain(spark, settings, ["signals"])
+        assert report.failure == ""
+        found = deltalake.DeltaTable(lake.table("signals"))
+        commits = [one for one in found.history() if one["version"] > before and one["operation"] == "OPTIMIZE"]
+        files = ("numRemovedFiles", "numAddedFiles")
+        return [(one["operationParameters"]["zOrderBy"], *map(one["operationMetrics"].get, files)) for one in commits]
+
+    append(0, range(0, 600, 2), 0, 1)
+    append(1, range(1, 600, 2), 0, 1)
+    compacted, ordered = ("[]", "2", "1"), ('["correlation_id"]', "2", "1")
+    assert maintained() == [compacted, ordered]
+    assert maintained() == []
+    (file,) = [file for file in deltalake.DeltaTable(lake.table("signals")).file_uris() if "day=2026-11-18" in file]
+    metadata = pq.read_metadata(file)
+    spans = [metadata.row_group(at).column(0).statistics for at in range(metadata.num_row_groups)]
+    assert len(spans) > 1
+    assert all(one.max <= other.min for one, other in itertools.pairwise(spans))
+    # an archive that was behind
+    append(2, range(600, 601), 0)
+    assert maintained() == [ordered]
+    assert tables.read(spark, lake, "signals").count() == 1201
 
 
 def test_all_tables_are_maintained_with_the_settings_of_now_and_the_failure_of_one_is_reported(
