@@ -115,10 +115,10 @@ class _OutcomeSource(DataSource):
         return _StreamReader(*self._plan())
 
     def _plan(self) -> tuple[Kafka, dict[str, frozenset[str]], int]:
-        kafka, options = read_options(self.options, (*FILTERS, "since"))
+        settings, options = read_options(self.options, (*FILTERS, "since"))
         wanted = {name: frozenset(map(str.strip, options[name].split(","))) for name in FILTERS if name in options}
         since = TypeAdapter[Any](Start).validate_python(options.get("since", "earliest"))
-        return kafka, wanted, TIMES[since] if isinstance(since, str) else int(since.timestamp() * 1000)
+        return settings.kafka, wanted, TIMES[since] if isinstance(since, str) else int(since.timestamp() * 1000)
 
 
 def register(spark: SparkSession) -> None:

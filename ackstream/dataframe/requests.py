@@ -23,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, datasource
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from ackstream.client.core.connection import Connection
 from ackstream.client.parties.answers import Ack
@@ -30,14 +31,17 @@ from ackstream.client.parties.signals import messages, read_record_signal
 from ackstream.client.requests.commands import address_record
 from ackstream.errors import AckstreamError, BadParameterError
 from ackstream.kafka.connection import Outbox, OutgoingRecord
+from ackstream.kafka.topics import system_topics
 from ackstream.protocol.ditto.envelopes import encode
 from ackstream.protocol.ditto.headers import RESPONSE_REQUIRED, requested_acks_in
 from ackstream.protocol.ditto.labels import parse_declared
 from ackstream.protocol.ditto.record_requests import read_record
+from ackstream.protocol.durations import MAX_MS
 from ackstream.protocol.errors import DittoError
 from ackstream.protocol.record_headers import CORRELATION_ID
-from ackstream.settings import Kafka, load
+from ackstream.settings import Kafka, Settings, load
 from ackstream.settings.base import nearest
+from ackstream.settings.jobs import matches
 
 AT_ONCE = 1_000  # records that Kafka has stored before the next ones are made
 TEXT, BYTES = ("string",), ("string", "binary")
@@ -56,13 +60,14 @@ OF_BATCH = ("topic", "partition", "offset", "key", "value", "headers")
 _StreamBase: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)  # Spark 4.0
 
 
-def read_options(given: Mapping[str, str], own: Sequence[str]) -> tuple[Kafka, dict[str, str]]:
-    """Return the Kafka of ``bootstrap`` and ``settings`` (a file; by default that of clients), and all options."""
+def read_options(given: Mapping[str, str], own: Sequence[str]) -> tuple[Settings, dict[str, str]]:
+    """Return ``settings`` (a file; by default that of clients) with the Kafka of ``bootstrap``, and all options."""
     # Spark passes on two of its own
     options = {name.lower(): text for name, text in given.items() if name.lower() not in ("path", "checkpointlocation")}
     _check_names("option", options, (*own, "bootstrap", "settings"))
-    kafka = load(Path(options["settings"]) if "settings" in options else None).kafka
-    return kafka.model_copy(update={"bootstrap": options.get("bootstrap", kafka.bootstrap)}), options
+    settings = load(Path(options["settings"]) if "settings" in options else None)
+    kafka = settings.kafka.model_copy(update={"bootstrap": options.get("bootstrap", settings.kafka.bootstrap)})
+    return settings.model_copy(update={"kafka": kafka}), options
 
 
 def _check_names(kind: str, names: Iterable[str], known: Sequence[str]) -> None:
@@ -79,9 +84,12 @@ class RowRequests:
     topic: str | None = None
     labels: tuple[str, ...] = ()
     timeout: str | None = None
+    max_timeout: int = MAX_MS
+    patterns: tuple[str, ...] = ()
+    system: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, columns: Mapping[str, str], options: Mapping[str, str]) -> "RowRequests":
+    def of(cls, columns: Mapping[str, str], options: Mapping[str, str], settings: Settings) -> "RowRequests":
         """Check the options, and the types of columns by name; raise an ``AckstreamError`` for a wrong one."""
         _check_names("column", columns, tuple(COLUMNS))
         for name, kind in columns.items():
@@ -92,9 +100,23 @@ class RowRequests:
                 raise BadParameterError(f"The option {name} is missing: set it, or add a column {name}.")
         if not {"key", "value", "correlation_id"} & columns.keys():
             raise BadParameterError(f"The columns are {', '.join(columns)}: add the request itself, key or value.")
-        labels, timeout = _labels(options.get("labels")), options.get("timeout")
-        _headers(labels or ("any:label",), timeout)
-        return cls(tuple(columns), options.get("topic"), labels, timeout)
+        labels, timeout, limits = _labels(options.get("labels")), options.get("timeout"), settings.correlate
+        _headers(labels or ("any:label",), timeout, limits.max_timeout)
+        rules = limits.max_timeout, limits.request_topics, system_topics(settings.kafka)
+        found = cls(tuple(columns), options.get("topic"), labels, timeout, *rules)
+        if found.topic:
+            found.check_topic(found.topic)
+        return found
+
+    def check_topic(self, topic: str) -> None:
+        """Raise ``BadParameterError`` for a topic of the system, or one outside ``correlate.request_topics``."""
+        if topic in self.system:
+            raise BadParameterError(f"The topic {topic} is one of the system: name a topic of your own.")
+        if self.patterns and not matches(self.patterns, topic):
+            raise BadParameterError(
+                f"The topic {topic} matches no pattern of correlate.request_topics, {', '.join(self.patterns)}, so"
+                " correlate does not read it: add the topic there and restart correlate, or correct its name."
+            )
 
     def record(self, row: Sequence[Any]) -> OutgoingRecord:
         """Return the record of a row; raise ``BadParameterError``, with the row, if it cannot be a request."""
@@ -105,7 +127,9 @@ class RowRequests:
         try:
             if not topic or not labels:
                 raise BadParameterError("It has no topic or no labels: fill the column, or set the option.")
-            headers = _headers(labels, timeout, tuple(dict(given.get("headers") or ()).items()))
+            self.check_topic(topic)
+            further = tuple(dict(given.get("headers") or ()).items())
+            headers = _headers(labels, timeout, self.max_timeout, further)
         except (AckstreamError, ValueError) as error:
             why = f"{error} {error.description or ''}" if isinstance(error, DittoError) else str(error)
             shown = ", ".join(f"{name} {given[name]!r:.80}" for name in self.names)
@@ -128,10 +152,17 @@ def _labels(given: str | Sequence[str] | None) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _headers(labels: tuple[str, ...], timeout: str | None, own: tuple[Any, ...] = ()) -> list[tuple[str, bytes]]:
+def _headers(
+    labels: tuple[str, ...], timeout: str | None, longest: int, own: tuple[Any, ...] = ()
+) -> list[tuple[str, bytes]]:
     """Return the record headers of a request, without its id; raise an ``AckstreamError`` for a wrong one."""
     _, headers = address_record(dict(own), timeout=timeout, acks=labels, correlation_id="any")
-    read_record(dict(headers), default_timeout_ms=1, max_timeout_ms=1)
+    request, _ = read_record(dict(headers), default_timeout_ms=1, max_timeout_ms=MAX_MS)
+    if request.timeout_ms > longest:
+        raise BadParameterError(
+            f"The timeout is {timeout}, but correlate.max_timeout is {longest / 1000:g}s, to which correlate would cut"
+            " it: shorten it, or raise that setting, for correlate and in the settings file of this job."
+        )
     return [*(each for each in headers if each[0] != CORRELATION_ID), (RESPONSE_REQUIRED, b"false")]
 
 
@@ -180,8 +211,12 @@ class _RequestSource(datasource.DataSource):
     def _plan(self, schema: Any, overwrite: bool) -> tuple[RowRequests, Kafka]:  # noqa: FBT001 - as before
         if overwrite:
             raise BadParameterError("The mode is overwrite, but requests are only added: use the mode append.")
-        kafka, options = read_options(self.options, OPTIONS)
-        return RowRequests.of({each.name: each.dataType.simpleString() for each in schema.fields}, options), kafka
+        settings, options = read_options(self.options, OPTIONS)
+        columns = {each.name: each.dataType.simpleString() for each in schema.fields}
+        requests = RowRequests.of(columns, options, settings)
+        # here in the driver: each task would wait for the broker, and Spark repeats a failed task
+        Connection(settings.kafka).consumer(writes=[requests.topic] if requests.topic else ()).close()
+        return requests, settings.kafka
 
 
 @dataclass(frozen=True)
@@ -224,6 +259,8 @@ def acknowledge(label: str, answer: Ack | None = None, kafka: str | Kafka | None
     """Return an acknowledger, for ``acknowledge("stock:loaded").after(batch)``; ``DittoError``: a wrong label.
 
     ``answer`` is 200 by default; ``kafka``, ``host:port`` or that of settings, is that of the settings file.
+    ``ImportError``: pandas is missing, which Spark's ``mapInArrow`` needs; so call this before the work.
     """
+    require_minimum_pandas_version()
     kafka = load().kafka if kafka is None else Kafka.of(kafka)
     return BatchAcknowledger(parse_declared(label), answer or Ack(), kafka)

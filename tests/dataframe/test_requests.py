@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,16 @@ from ackstream.dataframe import acknowledge, requests
 from ackstream.dataframe.requests import RowRequests, digest, read_options
 from ackstream.errors import AckstreamError, SettingsError, UnreachableError
 from ackstream.protocol.ditto.record_requests import read_record
-from ackstream.settings import Kafka
+from ackstream.settings import Correlate, Kafka, Settings
 
 OPTIONS = {"topic": "orders", "labels": "b:done, c:done", "timeout": "1h"}
 KAFKA = Kafka(bootstrap="localhost:1", topic_prefix="t-")
+SETTINGS = Settings(kafka=KAFKA, correlate=Correlate(max_timeout="2h", request_topics=("orders", r"own-\d+")))
 
 
 def test_a_row_becomes_a_record_with_the_headers_of_a_request() -> None:
     columns = {"key": "string", "value": "binary", "headers": "map<string,string>"}
-    rows = RowRequests.of(columns, OPTIONS)
+    rows = RowRequests.of(columns, OPTIONS, Settings())
     topic, key, value, headers = rows.record(("k", b"\xff", [("ack-quorum", "1")]))
     assert (topic, key, value) == ("orders", b"k", b"\xff")
     named = dict(headers)
@@ -52,13 +55,13 @@ def test_a_row_becomes_a_record_with_the_headers_of_a_request() -> None:
 def test_a_column_wins_over_its_option(
     columns: dict[str, str], row: tuple[Any, ...], expected: tuple[Any, ...]
 ) -> None:
-    topic, key, _, headers = RowRequests.of(columns, OPTIONS).record(row)
+    topic, key, _, headers = RowRequests.of(columns, OPTIONS, Settings()).record(row)
     named = dict(headers)
     assert (topic, key, json.loads(named["requested-acks"]), named["timeout"]) == expected
 
 
 def test_a_row_without_key_has_its_id_as_key_so_that_copies_share_a_partition() -> None:
-    rows = RowRequests.of({"key": "string", "value": "string"}, OPTIONS)
+    rows = RowRequests.of({"key": "string", "value": "string"}, OPTIONS, Settings())
     _, key, value, headers = rows.record((None, "v"))
     assert (key, value) == (dict(headers)["correlation-id"], b"v")
 
@@ -86,11 +89,24 @@ def test_rows_have_one_id_exactly_if_they_are_equal(one: Any, other: Any) -> Non
         ({"key": "string"}, {"labels": "twin-persisted"}, "twin-persisted"),
         ({"key": "string"}, {"timeout": "5 parsecs"}, "5 parsecs"),
         ({"key": "string"}, {"timeout": "0"}, "must not be zero"),
+        ({"key": "string"}, {"timeout": "121m"}, "The timeout is 121m, but correlate.max_timeout is 7200s"),
+        (
+            {"key": "string"},
+            {"topic": "t-ledger"},
+            "The topic t-ledger is one of the system: name a topic of your own.",
+        ),
+        ({"key": "string"}, {"topic": "t-signals"}, "The topic t-signals is one of the system"),
+        (
+            {"key": "string"},
+            {"topic": "ledger"},
+            r"The topic ledger matches no pattern of correlate.request_topics, orders, own-\d+, so correlate does not",
+        ),
+        ({"key": "string"}, {"topic": "own-7-"}, "add the topic there and restart correlate, or correct its name."),
     ],
 )
 def test_wrong_columns_and_options_are_refused(columns: dict[str, str], options: dict[str, str], sentence: str) -> None:
     with pytest.raises(AckstreamError) as raised:
-        RowRequests.of(columns, OPTIONS | options)
+        RowRequests.of(columns, OPTIONS | options, SETTINGS)
     assert sentence in str(raised.value)
 
 
@@ -116,13 +132,37 @@ def test_a_row_that_cannot_be_a_request_is_refused_by_name(row: tuple[Any, ...],
     assert f"key 'k', labels {row[2]!r}" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("topic", "timeout", "why"),
+    [
+        ("own-7", "2h", None),
+        ("own-7", "2h1s", "a duration"),
+        ("own-7", "7201s", "correlate.max_timeout is 7200s, to which correlate would cut it"),
+        ("t-acks", "1h", "one of the system"),
+        ("own-x", "1h", "matches no pattern"),
+    ],
+)
+def test_the_settings_limit_each_row(topic: str, timeout: str, why: str | None) -> None:
+    rows = RowRequests.of({"topic": "string", "timeout": "string", "key": "string"}, OPTIONS, SETTINGS)
+    if why is None:
+        assert rows.record((topic, timeout, "k"))[0] == topic
+        return
+    with pytest.raises(BadParameterError, match="The row: topic") as raised:
+        rows.record((topic, timeout, "k"))
+    assert why.lower() in str(raised.value).lower()
+
+
+def test_settings_that_name_no_topics_allow_any_of_an_application() -> None:
+    assert RowRequests.of({"key": "string"}, OPTIONS | {"topic": "ledgers"}, Settings()).topic == "ledgers"
+
+
 def test_options_name_the_kafka(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text('[kafka]\nbootstrap = "a:1"\ntopic_prefix = "p-"\n', "utf-8")
-    kafka, options = read_options({"Settings": str(path), "LABEL": "x", "path": "ignored"}, ("label",))
-    assert (kafka.bootstrap, kafka.topic("acks"), options["label"]) == ("a:1", "p-acks", "x")
-    kafka, _ = read_options({"settings": str(path), "bootstrap": "b:2"}, ())
-    assert (kafka.bootstrap, kafka.topic_prefix) == ("b:2", "p-")
+    found, options = read_options({"Settings": str(path), "LABEL": "x", "path": "ignored"}, ("label",))
+    assert (found.kafka.bootstrap, found.kafka.topic("acks"), options["label"]) == ("a:1", "p-acks", "x")
+    found, _ = read_options({"settings": str(path), "bootstrap": "b:2"}, ())
+    assert (found.kafka.bootstrap, found.kafka.topic_prefix) == ("b:2", "p-")
     with pytest.raises(BadParameterError, match="There is no option servers, known are label, bootstrap, settings"):
         read_options({"servers": "b:2"}, ("label",))
     with pytest.raises(SettingsError, match="does not exist"):
@@ -136,7 +176,7 @@ class Sent(list[Any]):
         assert kafka == KAFKA
         return self
 
-    def consumer(self, writes: list[str]) -> Sent:
+    def consumer(self, writes: Sequence[str]) -> Sent:
         if writes == ["missing"]:
             raise UnreachableError("There is no topic missing")
         self.append(("topic", *writes))
@@ -179,11 +219,40 @@ def test_a_missing_topic_fails_before_its_first_record(sent: Sent) -> None:
     assert sent == ["closed"]
 
 
-def test_the_source_plans_writers_that_can_be_sent_to_workers(tmp_path: Path) -> None:
+SCHEMA = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, str]:
     path = tmp_path / "own.toml"
-    path.write_text('[kafka]\nbootstrap = "localhost:1"\ntopic_prefix = "t-"\n', "utf-8")
-    source = requests._RequestSource({**OPTIONS, "settings": str(path)})
-    schema = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    path.write_text(
+        '[kafka]\nbootstrap = "localhost:1"\ntopic_prefix = "t-"\n[correlate]\nmax_timeout = "2h"\n', "utf-8"
+    )
+    return {**OPTIONS, "settings": str(path)}
+
+
+def test_the_driver_refuses_a_wrong_timeout_or_topic_and_looks_up_the_broker_before_any_task(
+    sent: Sent, options: dict[str, str]
+) -> None:
+    with pytest.raises(BadParameterError, match=r"The timeout is 3h, but correlate\.max_timeout is 7200s"):
+        requests._RequestSource({**options, "timeout": "3h"}).writer(SCHEMA, overwrite=False)
+    assert sent == []
+    requests._RequestSource(options).writer(SCHEMA, overwrite=False)
+    assert sent == [("topic", "orders"), "closed"]
+    del sent[:]
+    of_rows = StructType([StructField("topic", StringType()), StructField("key", StringType())])
+    requests._RequestSource({**options, "topic": ""}).writer(of_rows, overwrite=False)
+    assert sent == [("topic",), "closed"]
+
+
+def test_the_driver_finds_that_a_topic_or_its_broker_is_missing(sent: Sent, options: dict[str, str]) -> None:
+    with pytest.raises(UnreachableError, match="There is no topic missing"):
+        requests._RequestSource({**options, "topic": "missing"}).streamWriter(SCHEMA, overwrite=False)
+    assert sent == []
+
+
+def test_the_source_plans_writers_that_can_be_sent_to_workers(sent: Sent, options: dict[str, str]) -> None:
+    source, schema = requests._RequestSource(options), SCHEMA
     for writer in (source.writer(schema, overwrite=False), source.streamWriter(schema, overwrite=False)):
         copy = pickle.loads(pickle.dumps(writer))
         assert (copy.kafka, copy.requests.names, copy.requests.labels) == (
@@ -191,6 +260,8 @@ def test_the_source_plans_writers_that_can_be_sent_to_workers(tmp_path: Path) ->
             ("key", "value"),
             ("b:done", "c:done"),
         )
+        assert copy.requests.record(("k", b"v")) == writer.requests.record(("k", b"v"))
+    assert sent == [("topic", "orders"), "closed"] * 2
     with pytest.raises(BadParameterError, match="The mode is overwrite"):
         source.writer(schema, overwrite=True)
 
@@ -231,6 +302,12 @@ def test_a_row_that_requests_the_label_is_acknowledged(headers: dict[str, bytes]
 def test_a_label_that_only_the_service_issues_is_refused() -> None:
     with pytest.raises(DittoError):
         acknowledge("live-response", kafka=KAFKA)
+
+
+def test_pandas_is_missed_before_the_work_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"(?i)pandas.*must be installed"):
+        acknowledge("stock:loaded", kafka=KAFKA)
 
 
 def test_a_batch_without_headers_is_refused_with_the_option() -> None:
