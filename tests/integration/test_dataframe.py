@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -171,8 +172,9 @@ def test_each_row_is_answered_once_though_a_task_is_killed(
 
 
 def test_a_job_hands_a_table_over_and_learns_who_has_not_loaded_it(
-    spark: SparkSession, kafka: Kafka, system: System, options: dict[str, str], tmp_path: Path
-) -> None:
+    spark: SparkSession, kafka: Kafka, system: System, options: dict[str, str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     handover, orders, settings = (
         module_of(pages.ROOT / "docs/clients/handover.py"),
         kafka.topic("orders"),
@@ -181,27 +183,55 @@ def test_a_job_hands_a_table_over_and_learns_who_has_not_loaded_it(
 
     def write(name: str) -> Any:
         labels = ("reports:loaded", "billing:loaded")
-        return handover.write(spark, settings, orders, str(tmp_path / name), name, "1h", *labels)
+        return handover.write(spark, settings, orders, str(tmp_path / "sales"), name, "1h", *labels)
 
-    def load(party: str) -> None:
-        places = str(tmp_path / party), str(tmp_path / f"{party}-checkpoint")
-        handover.load(spark, settings, orders, f"{party}:loaded", *places)
+    def load(*parties: str) -> None:
+        for party in parties:
+            places = str(tmp_path / party), str(tmp_path / f"{party}-checkpoint")
+            handover.load(spark, settings, orders, f"{party}:loaded", *places)
+
+    def tables(name: str) -> int:
+        return len([*(tmp_path / "sales").glob(f"{name}-*")])
 
     with system.correlate(spark) as query, ThreadPoolExecutor() as pool:
         first = pool.submit(write, "monday")
         eventually(lambda: system.end("orders") == 1, "the first request", query)
-        load("reports")
-        load("billing")
+        again = pool.submit(write, "monday")
+        eventually(lambda: system.end("orders") == 2, "a copy of the first request", query)
+        load("reports", "billing")
         assert (first.result(PATIENCE_SECONDS).status, first.result().missing) == (200, [])
+        assert again.result(PATIENCE_SECONDS) == first.result()
+        # a call while the first request is open does not touch its table, and one afterwards writes none
+        assert (write("monday").id, tables("monday"), system.end("orders")) == (first.result().id, 2, 2)
         second = pool.submit(write, "tuesday")
-        eventually(lambda: system.end("orders") == 2, "the second request", query)
+        eventually(lambda: system.end("orders") == 3, "the second request", query)
         load("reports")
         asked = system.records("orders")[-1].timestamp
         system.tick(query, asked + 3_600_001)
         outcome = second.result(PATIENCE_SECONDS)
-    assert (outcome.status, outcome.completed_by, outcome.missing) == (424, "timeout", ["billing:loaded"])
-    assert spark.read.parquet(str(tmp_path / "reports" / "*" / "*")).count() == 2_000
-    assert spark.read.parquet(str(tmp_path / "billing" / "*" / "*")).count() == 1_000
+        assert (outcome.status, outcome.completed_by, outcome.missing) == (424, "timeout", ["billing:loaded"])
+        assert write("tuesday").id == outcome.id
+        # once the deadline has passed, the former outcome is that of another request
+        monkeypatch.setattr(handover, "time", lambda: time.time() + 3_600)
+        third = pool.submit(write, "tuesday")
+        eventually(lambda: system.end("orders") == 4, "a further request", query)
+        load("reports", "billing")
+        assert (third.result(PATIENCE_SECONDS).correlation_id, third.result().status) == ("tuesday.2", 200)
+    assert (tables("tuesday"), tables("tuesday.2")) == (1, 1)
+    assert spark.read.parquet(str(tmp_path / "reports" / "*")).count() == 3_000
+    assert spark.read.parquet(str(tmp_path / "billing" / "*")).count() == 3_000
+
+
+def test_a_job_gives_up_waiting_where_no_outcome_comes_and_names_the_causes(
+    kafka: Kafka, system: System, options: dict[str, str], tmp_path: Path
+) -> None:
+    arguments = [options["settings"], "write", kafka.topic("orders"), str(tmp_path), "monday", "1s", "reports:loaded"]
+    program = f"from docs.clients import handover; handover.GRACE = 1.0; handover.main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr[-3_000:]
+    expected = r"No outcome of monday arrived within 2 s .*: check that the correlate job runs and that correlate\.req"
+    assert re.search(expected, done.stderr)
+    assert system.end("orders") == 1
 
 
 def test_the_examples_of_the_page_run(
