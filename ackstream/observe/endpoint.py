@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from ackstream import __version__
-from ackstream.errors import SettingsError
+from ackstream.errors import LocalError
 from ackstream.observe.metrics import FIGURES, INFO, Figures
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def server_bind(self) -> None:
         # WSGIServer would look up the name of the address, which may take long
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.server_name, self.server_port = self.socket.getsockname()[:2]
         self.setup_environ()
@@ -198,7 +200,7 @@ def application(figures: Figures, health: Health) -> WSGIApplication:
 
 @contextmanager
 def serving(settings: Metrics, program: str, figures: Figures = FIGURES, health: Health = HEALTH) -> Iterator[int]:
-    """Serve the endpoint during a block, and yield its port, or 0; raises SettingsError, MissingExtraError."""
+    """Serve the endpoint during a block, and yield its port, or 0; raises LocalError, MissingExtraError."""
     figures.set(INFO, program, __version__, value=1)
     if not settings.port:
         yield 0
@@ -206,7 +208,8 @@ def serving(settings: Metrics, program: str, figures: Figures = FIGURES, health:
     try:
         server = make_server(settings.host, settings.port, application(figures, health), _Server, _Handler)
     except OSError as error:
-        raise SettingsError(
+        # a port that another program uses now is no wrong setting: a supervisor may try again
+        raise LocalError(
             f"The metrics cannot be served at {settings.host}:{settings.port} ({error.strerror}): set metrics.port "
             f"(ACKSTREAM_METRICS_PORT) to a port of its own for each program on a machine."
         ) from None

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from ackstream import __version__
-from ackstream.errors import SettingsError
+from ackstream.errors import LocalError
 from ackstream.observe.endpoint import LIVE, READY, Health, serving
 from ackstream.observe.metrics import REQUESTS, Figures
 from ackstream.settings import Metrics
@@ -67,9 +67,22 @@ def test_a_port_in_use_is_refused_in_one_sentence_and_is_free_again_afterwards()
     settings = _free()
     with serving(settings, "x", Figures(), Health()):
         expected = rf"The metrics cannot be served at 127\.0\.0\.1:{settings.port} \(.*\): set metrics\.port "
-        with pytest.raises(SettingsError, match=expected), serving(settings, "y", Figures(), Health()):
+        with pytest.raises(LocalError, match=expected), serving(settings, "y", Figures(), Health()):
             pass
     with serving(settings, "y", Figures(), Health()) as port:
+        assert port == settings.port
+
+
+def test_the_port_is_free_at_once_after_a_stop_that_leaves_connections_in_time_wait() -> None:
+    settings = _free()
+    with serving(settings, "x", Figures(), Health()):
+        for _ in range(3):
+            with socket.create_connection((settings.host, settings.port)) as client:
+                client.sendall(b"GET /health/live HTTP/1.0\r\n\r\n")
+                # the server closes first, so that its side waits
+                while client.recv(1_000):
+                    pass
+    with serving(settings, "x", Figures(), Health()) as port:
         assert port == settings.port
 
 
