@@ -301,7 +301,7 @@ def test_a_spring_client_is_answered_in_its_partition_with_its_correlation_heade
 
 
 def test_a_restart_on_the_same_checkpoint_keeps_open_early_and_decided_requests(
-    spark: SparkSession, system: System
+    spark: SparkSession, system: System, tmp_path: Path
 ) -> None:
     with system.correlate(spark) as query:
         system.command("x", requested_acks=["a-ack", "b-ack"])
@@ -325,6 +325,10 @@ def test_a_restart_on_the_same_checkpoint_keeps_open_early_and_decided_requests(
     assert len([record for record in system.records("replies") if record.key == b"done"]) == 1
     assert len(system.reasons()) == 1
     assert "late" in {ack["disposition"] for record in system.ledger() for ack in record.get("acks", ())}
+    # without it, all requests would be decided again
+    Path(system.settings.lake.checkpoint("correlate")).rename(tmp_path / "lost")
+    with pytest.raises(StartError, match="has decisions of a checkpoint that is not at "), system.correlate(spark):
+        pass
 
 
 def test_a_backlog_causes_no_false_timeout(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ackstream.errors import AckstreamError
+from ackstream.errors import AckstreamError, StartError
 from ackstream.jobs.correlate import state
 from ackstream.jobs.correlate import topics as correlate_topics
 from ackstream.jobs.correlate.records import NAME, Emission, Writer, read_records
 from ackstream.jobs.correlate.shard import CorrelateShard
 from ackstream.jobs.correlate.topics import CorrelateTopics
-from ackstream.kafka.topics import LIMITED
+from ackstream.kafka.clients import connect_admin
+from ackstream.kafka.topics import LIMITED, ends, replicas
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import PROTOCOL_CONTENT_TYPE
 from ackstream.protocol.ditto.record_requests import ASKING, REPLY_ID
@@ -26,7 +27,7 @@ from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.batches import Trigger
-from ackstream.spark.checkpoint import CheckpointRules, Resharding
+from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, Resharding
 from ackstream.spark.job import Job
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, ShardBatch, operate, shard_keys
 from ackstream.spark.pieces import Aside
@@ -43,6 +44,24 @@ OUTPUT_SCHEMA = (
 HEADERS = "array<struct<key: string, value: binary>>"
 
 _PROVIDERS = {"hdfs": "HDFSBackedStateStoreProvider", "rocksdb": "RocksDBStateStoreProvider"}
+
+
+def check(spark: SparkSession, settings: Settings) -> None:
+    """Refuse patterns of system topics, and a new checkpoint that would decide all requests again (StartError)."""
+    correlate_topics.check_patterns(settings)
+    # a rehearsal has no checkpoint, and writes nothing
+    if settings.correlate.starting != "earliest" or spark.conf.get(spark_kafka.REHEARSAL, None) is not None:
+        return
+    location, ledger = settings.lake.checkpoint(NAME), settings.kafka.topic("ledger")
+    if Checkpoint(spark, location).planned is None:
+        with connect_admin(settings.kafka) as admin:
+            decided = any(ends(admin, replicas(admin, [ledger])).values())
+        if decided:
+            raise StartError(
+                f"The topic {ledger} has decisions of a checkpoint that is not at {location}: put that one back, or set"
+                " correlate.starting to the time of the last decision that counts; requests since then are decided"
+                " again (latest would leave unread ones without a reply)."
+            )
 
 
 def build(spark: SparkSession, settings: Settings, trigger: Trigger) -> StreamingQuery:
@@ -91,7 +110,7 @@ JOB = Job(
     reads=READ,
     further=correlate_topics.further_topics,
     conf=conf,
-    check=correlate_topics.check_patterns,
+    check=check,
     rehearsal={"correlate.starting": "earliest", "correlate.max_offsets_per_trigger": 500},
     keeps=CheckpointRules(
         # the shards decide where a request's state is, the shuffle partitions which file that state is in; a query that

@@ -91,7 +91,7 @@ class CorrelateTopics(msgspec.Struct, frozen=True):
         return topic, partition if partition is not None and partition < self.partitions.get(topic, 0) else None
 
 
-def check_patterns(_spark: object, settings: Settings) -> None:
+def check_patterns(settings: Settings) -> None:
     """Refuse patterns that match a topic of the system (SettingsError); reply topics may match ``replies``."""
     own, replies = system_topics(settings.kafka), settings.kafka.topic("replies")
     for key in ("reply_topics", "request_topics", "ack_topics"):

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pandas as pd
+import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+from ackstream.errors import StartError
 from ackstream.jobs.correlate import job, pending, shard
-from ackstream.jobs.correlate.job import OUTPUT_SCHEMA, correlate, records, sink_columns, write_frame
+from ackstream.jobs.correlate.job import JOB, OUTPUT_SCHEMA, correlate, records, sink_columns, write_frame
 from ackstream.jobs.correlate.records import Emission, read_records
 from ackstream.jobs.correlate.state import ACKS, SIGNALS, Record
 from ackstream.jobs.correlate.topics import CorrelateTopics
 from ackstream.protocol.json import BYTE_ORDER_MARK
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import records as spark_records
+from ackstream.spark.checkpoint import Planned
+from ackstream.spark.kafka import REHEARSAL
 from ackstream.spark.operator import STATE_SCHEMA, operator
 from ackstream.spark.pieces import Aside
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -29,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    import pytest
     from pyspark.sql import SparkSession
 
 FIELDS = list(Record.__struct_fields__)
@@ -54,6 +59,43 @@ class State:
 
     def setTimeoutTimestamp(self, timeout: Any) -> None:  # noqa: N802 - Spark's name
         self.timeout = timeout
+
+
+class Decided:
+    """What the check of a start uses of an admin client of Kafka: the end of each partition of ``ledger``."""
+
+    def __init__(self, *ends: int) -> None:
+        self._ends = ends
+
+    def describe_topics(self, topics: list[str]) -> list[dict[str, Any]]:
+        parts = [{"partition_index": number, "replica_nodes": [0]} for number in range(len(self._ends))]
+        return [{"name": name, "error_code": 0, "partitions": parts} for name in topics]
+
+    def list_partition_offsets(self, wanted: Any) -> dict[Any, Any]:
+        return {partition: SimpleNamespace(offset=self._ends[partition.partition]) for partition in wanted}
+
+
+@pytest.mark.parametrize(
+    ("ends", "planned", "starting", "rehearsal", "refused"),
+    [
+        ((0, 7), False, "earliest", None, True),
+        ((0, 0), False, "earliest", None, False),
+        ((0, 7), True, "earliest", None, False),
+        ((0, 7), False, "latest", None, False),
+        ((0, 7), False, datetime(2026, 11, 22, 8, tzinfo=timezone.utc), None, False),
+        ((0, 7), False, "earliest", "correlate", False),
+    ],
+)
+def test_a_lost_checkpoint_is_refused_beside_the_decisions_that_it_would_repeat(
+    monkeypatch: pytest.MonkeyPatch, ends: Any, starting: Any, rehearsal: str | None, *, planned: bool, refused: bool
+) -> None:
+    monkeypatch.setattr(job, "connect_admin", lambda _: nullcontext(Decided(*ends)))
+    monkeypatch.setattr(job, "Checkpoint", lambda _, __: SimpleNamespace(planned=Planned("q", 0) if planned else None))
+    spark: Any = SimpleNamespace(conf={REHEARSAL: rehearsal})
+    settings = Settings(correlate=Correlate(starting=starting), kafka=Kafka(topic_prefix="a."))
+    expected = r"^The topic a\.ledger has decisions of a checkpoint that is not at .*/correlate: .* correlate\.starting"
+    with pytest.raises(StartError, match=expected) if refused else nullcontext():
+        JOB.check(spark, settings)
 
 
 def _frame(records: Sequence[Record]) -> pd.DataFrame:
