@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import re
 import sys
 import threading
@@ -42,8 +43,8 @@ log = logging.getLogger(__name__)
 AWAIT_SECONDS, ENDED_SECONDS = 1, 0.001
 STANDBY_SECONDS, REHEARSAL_SECONDS = 0.1, 30.0
 """Seconds between a standby's checks of the lease, and between rehearsals: Spark ends idle workers after 60 s."""
-DRIVER, SILENT_SECONDS = "The driver", 120.0
-"""Each of its calls to the JVM about its queries is a sign of life."""
+DRIVER, SILENT_SECONDS, FIRST = "The driver", 120.0, "The first batch"
+"""Each of its calls to the JVM about its queries is a sign of life; without a first batch the process is not ready."""
 
 DATA_LOSS = "failOnDataLoss"
 """The option that Spark names in every message about deleted records, of driver and executors."""
@@ -246,6 +247,8 @@ class Job:
                 topics = [topic for topic in self.topics if own is not None or topic != self.ticks]
                 stack.enter_context(committer(settings, query, reads, [*topics, *further], known))
             yield query
+        batch = Checkpoint(spark, settings.lake.checkpoint(self.name)).last("commits")
+        log.info("Stopped: %s %s.", self.name, f"after batch {batch}" if batch >= 0 else "before its first batch")
 
 
 def main(*jobs: Job) -> None:
@@ -254,6 +257,7 @@ def main(*jobs: Job) -> None:
     def run(settings: Settings) -> None:
         with (
             HEALTH.expecting(DRIVER, SILENT_SECONDS, vital=True),
+            HEALTH.expecting(FIRST, math.inf),
             driver(settings, f"ackstream-{jobs[0].name}") as (spark, stop),
             ExitStack() as stack,
         ):
@@ -271,19 +275,19 @@ def main(*jobs: Job) -> None:
                 except TakenError:
                     if STANDBY not in sys.argv:
                         raise
+                    HEALTH.beat(FIRST, time.monotonic())
                     if not waiting[0].stand_by(spark, settings, over):
                         break
-                    # a start may take long
-                    HEALTH.expect(DRIVER, SILENT_SECONDS, vital=True)
+                    HEALTH.expect(DRIVER, SILENT_SECONDS, vital=True)  # a start may take long
+                    HEALTH.expect(FIRST, math.inf)
             starting = [query for _, query in started]
             # after a restart, all of them continue from their checkpoints
             while not over(AWAIT_SECONDS):
                 if starting and not (starting := [query for query in starting if not has_looked(query)]):
                     own, names = settings.metrics, ", ".join(name for name, _ in started)
-                    served = (
-                        f"are at http://{own.host}:{own.port}{METRICS}" if own.port else "are off (metrics.port = 0)"
-                    )
-                    log.info("Ready: %s. Metrics %s.", names, served)
+                    served = f"at http://{own.host}:{own.port}{METRICS}" if own.port else "off (metrics.port = 0)"
+                    HEALTH.beat(FIRST, time.monotonic())
+                    log.info("Ready: %s. Metrics are %s.", names, served)
 
     run_with_settings(run, jobs[0].name)
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 import threading
+import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count
@@ -343,6 +344,7 @@ def test_every_job_shows_on_a_topic_of_its_own_that_it_runs(job: Job) -> None:
 @pytest.mark.parametrize("ticks", [True, False])
 def test_a_job_without_a_clock_claims_its_lease_before_its_query_starts_and_ends_if_it_loses_it(
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     ticks: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     seen: list[object] = []
@@ -358,9 +360,12 @@ def test_a_job_without_a_clock_claims_its_lease_before_its_query_starts_and_ends
     monkeypatch.setattr(spark_job, "prepare", lambda *_: None)
     monkeypatch.setattr(Job, "start", lambda *_, clock, **__: seen.append(("starts", clock)) or query)
     job = Job(name="archive", build=lambda *_: None, trigger="archive.trigger")  # type: ignore[arg-type]
-    with job.running(None, Settings(), ticks=ticks):  # type: ignore[arg-type]
+    last = 7 if ticks else -1
+    monkeypatch.setattr(spark_job, "Checkpoint", lambda *_: SimpleNamespace(last=lambda _: last))
+    with caplog.at_level("INFO"), job.running(None, Settings(), ticks=ticks):  # type: ignore[arg-type]
         assert seen == [("claims", "archive-lease", None, ()), ("starts", "clock")]
     assert seen[2:] == ["stops", "ends"]
+    assert caplog.messages == [f"Stopped: archive {'after batch 7' if ticks else 'before its first batch'}."]
 
 
 def test_no_new_checkpoint_takes_the_place_of_one_whose_migration_was_interrupted(
@@ -407,10 +412,14 @@ def test_jobs_are_ready_once_each_has_looked_for_records_and_the_line_names_thei
         @property
         def status(self) -> dict[str, str]:
             assert "Ready" not in caplog.text
+            assert spark_job.HEALTH.ready(time.monotonic()) == ("The first batch: no sign yet.",)
             return {"message": "Waiting for next trigger" if next(looks) > 3 else "Initializing sources"}
 
         def awaitTermination(self, _seconds: float) -> bool:  # noqa: N802 - Spark's name
-            return "Ready" in caplog.text
+            if "Ready" not in caplog.text:
+                return False
+            assert not spark_job.HEALTH.ready(time.monotonic())
+            return True
 
     @contextmanager
     def driver(*_: object) -> Iterator[Any]:
@@ -538,6 +547,8 @@ def _standing_by(monkeypatch: pytest.MonkeyPatch, *taken: str, arguments: Sequen
 
         def stand_by(self, _spark: Any, _settings: Any, over: Callable[[], bool]) -> bool:
             seen.append(f"{self.name} waits")
+            over()
+            assert not spark_job.HEALTH.ready(time.monotonic())
             held.discard(self.name)
             return not over()
 
