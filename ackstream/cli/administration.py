@@ -319,7 +319,11 @@ def redrive(
         echo_json(asdict(report))
         return
     verb = "would be" if dry_run else "were"
-    echo(f"{report.redriven:,} of {report.chosen:,} {verb} sent; {report.earlier:,} were sent before.")
+    back = f" {report.returned:,} of them are dead letters again: remove the cause first." if report.returned else ""
+    echo(f"{report.redriven:,} of {report.chosen:,} {verb} sent; {report.earlier:,} were sent before.{back}")
+    if not report.chosen:
+        hint = "`ackstream outcomes dead-letters-by-reason` lists reasons, to compare by LIKE 'timeout.invalid%'"
+        echo(f"No dead letter meets the condition: {hint}.", err=True)
     if report.unavailable:
         shown = ", ".join(report.unavailable[:SHOWN]) + (", …" if len(report.unavailable) > SHOWN else "")
         echo(f"{len(report.unavailable):,} cannot be sent, see docs/operate/recovery.md: {shown}", err=True)

@@ -35,6 +35,8 @@ FEW, PART = 10, 0.1
 
 BEHIND_SECONDS = 1.0
 """Maximum delay of sending for reading the letters that came back."""
+RETURN_SECONDS = 2.0
+"""Time after the last letter in which returning ones are counted."""
 END_SECONDS = 60.0
 """Maximum time for Kafka to end a transaction."""
 _REFUSALS = (*clients.OF_RECORD, errors.PolicyViolationError)
@@ -189,6 +191,8 @@ class _Run(clients.Closing):
                 ) from error
             progress(self._report)
             self._count(time.monotonic())
+        # the last ones, too, may come back
+        self._count(time.monotonic() + (RETURN_SECONDS if self._sent else 0))
 
     def _available(self, letters: Sequence[dead.Letter]) -> list[tuple[dead.Letter, str, dead.Content]]:
         """Return the letters that can be sent, with the topic and the content of each; report the others."""

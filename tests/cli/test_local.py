@@ -8,6 +8,7 @@ import pytest
 from ackstream.cli.administration import topics_of_applications
 from ackstream.kafka import clients
 from ackstream.local import jars, submit
+from ackstream.redriving import RedriveReport
 from ackstream.settings import Kafka, Settings, load
 from tests.cli.commands import run
 from tests.harness.ports import free_ports
@@ -23,6 +24,28 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setenv("ACKSTREAM_LOCAL_CONTROLLER_PORT", str(controller_port))
     monkeypatch.setenv("ACKSTREAM_KAFKA_BOOTSTRAP", f"localhost:{port}")
     return port
+
+
+@pytest.mark.parametrize(
+    ("report", "out", "err"),
+    [
+        (RedriveReport(3, 1, 2), "2 of 3 were sent; 1 were sent before.\n", ""),
+        (
+            RedriveReport(3, 0, 3, returned=2),
+            "3 of 3 were sent; 0 were sent before. 2 of them are dead letters again: remove the cause first.\n",
+            "",
+        ),
+        (RedriveReport(), "0 of 0 were sent; 0 were sent before.\n", "outcomes dead-letters-by-reason` lists reas"),
+    ],
+)
+def test_redrive_counts_letters_that_came_back_and_helps_with_a_condition_that_meets_none(
+    monkeypatch: pytest.MonkeyPatch, report: RedriveReport, out: str, err: str
+):
+    monkeypatch.setattr("ackstream.redriving.redrive", lambda *_, **__: report)
+    result = run("redrive", "reason = 'timeout.invalid'")
+    assert (result.exit_code, result.stdout) == (0, out)
+    assert err in result.stderr
+    assert bool(err) == ("No dead letter" in result.stderr)
 
 
 def test_status_tells_that_nothing_is_there():

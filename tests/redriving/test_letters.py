@@ -13,7 +13,7 @@ from kafka.errors import KafkaError, ProducerFencedError
 
 from ackstream.errors import BadParameterError, InputError
 from ackstream.redriving.letters import Content, Letter, contents, from_tables, letter_of
-from ackstream.redriving.runs import _Run, came_back, redrive
+from ackstream.redriving.runs import RETURN_SECONDS, RedriveReport, _Run, came_back, redrive
 from ackstream.settings import Lake, Settings
 from tests.lake.planes import fill
 
@@ -153,6 +153,20 @@ def test_a_condition_that_is_none_is_refused(lake: Lake, where: str):
 def test_a_rate_that_sends_nothing_is_refused(rate: float):
     with pytest.raises(BadParameterError, match="number of letters a second"):
         redrive(Settings(), rate=rate)
+
+
+def test_letters_that_come_back_after_the_last_one_was_sent_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    run: Any = _Run.__new__(_Run)
+    until, report = list[float](), RedriveReport()
+    run.__dict__ |= {"_report": report, "_sent": set(), "_available": list, "_count": until.append}
+    run._send = run._sent.update
+    monkeypatch.setattr("ackstream.redriving.runs.time.monotonic", lambda: 100.0)
+    run.send([Letter("l", "", None, None, "orders", 2, 0)], 1, lambda _: None)
+    assert until == [100, 100, 100 + RETURN_SECONDS]
+    until.clear()
+    run._sent.clear()
+    run.send([], 1, lambda _: None)
+    assert until == [100]
 
 
 class Fenced:
