@@ -23,6 +23,8 @@ from ackstream import __version__, errors
 from ackstream.cli import administration, messages, monitoring, requests, tables, terminal
 from ackstream.local import machine
 
+log = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from ackstream.connectivity.transports.transport import Runner
     from ackstream.settings import Settings
@@ -239,6 +241,7 @@ def _submit(
     settings: Settings, *job: str, dry_run: bool, standby: bool, deploy_mode: str = "client", script: Path | None = None
 ) -> None:
     from ackstream.local.submit import JAVA_OPTIONS, MASKED, STANDBY, run, submit_command, submit_environment
+    from ackstream.observe import logs
 
     arguments, console = [STANDBY] * standby, terminal.Terminal(stderr=True)
     command = submit_command(settings, *job, *arguments, deploy_mode=deploy_mode, console=console, script=script)
@@ -247,9 +250,19 @@ def _submit(
         for key in settings.spark.conf:
             terminal.echo(f"  {key}={MASKED}", err=True)
     if not dry_run:
-        terminal.echo(f"Starting {job[0]} with Spark at {settings.spark.master}.", err=True)
+        if settings.log.format == "json":
+            logs.configure(settings.log, program=job[0])
+        _announce(settings, f"Starting {job[0]} with Spark at {settings.spark.master}.")
         environment = submit_environment(settings.spark.master, deploy_mode, settings.log.format)
         run(command, environment, settings.spark.conf.get(JAVA_OPTIONS, ""))
+
+
+def _announce(settings: Settings, line: str) -> None:
+    """Print a line about a program that starts or ends, in the format of its log."""
+    if settings.log.format == "json":
+        log.info(line)
+    else:
+        terminal.Terminal(stderr=True, soft_wrap=True).print(line, highlight=False)
 
 
 def _entry(text: str) -> tuple[str, str]:
@@ -271,8 +284,8 @@ def gateway() -> None:
     settings = logs.begin("gateway")
 
     def print_address(address: str) -> None:
-        line = f"The gateway is at {address}: things at /api/2/things, /ws/2; the live page at /, the API at /doc."
-        terminal.Terminal(stderr=True, soft_wrap=True).print(line, highlight=False)
+        urls = "things at /api/2/things, /ws/2; the live page at /, the API at /doc"
+        _announce(settings, f"The gateway is at {address}: {urls}.")
 
     with serving(settings.metrics, "gateway"), connected(settings) as dependencies:
         try:
@@ -313,13 +326,12 @@ def _run(program: str, key: str, name: str, runner: Callable[[Settings, Any], Ru
         raise errors.SettingsError(f"The settings define no {key}: add [[{key}]], see conf/ackstream.toml.")
     # other systems are unreachable now and then: the program itself logs that, and the time of its next attempt
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    console = terminal.Terminal(stderr=True)
     with terminal.Interrupts(), serving(settings.metrics, program), runner(settings, parts) as running:
-        console.print(f"Running {', '.join(getattr(part, name) for part in parts)}. Ctrl-C stops it.")
+        _announce(settings, f"Running {', '.join(getattr(part, name) for part in parts)}. Ctrl-C stops it.")
         try:
             running.run()
         except KeyboardInterrupt:
-            console.print("Closing.")
+            _announce(settings, "Closing.")
 
 
 # -- all commands ------------------------------------------------------------------------------------------------------

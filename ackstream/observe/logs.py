@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timezone
+from logging.handlers import BufferingHandler
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -112,13 +113,25 @@ class _Repetitions(logging.Filter):
         return True
 
 
+HELD_LINES = 1_000
+
+
 def begin(program: str) -> Settings:
     """Read the settings and configure the log by them; errors in the settings are logged, too."""
     from ackstream.settings import Log, load  # noqa: PLC0415 - help needs no settings
 
-    configure(Log(), program=program)
-    settings = load()
-    configure(settings.log, program=program)
+    # the lines about the settings have the format that these name
+    held, own = BufferingHandler(HELD_LINES), Log()
+    logging.basicConfig(level=logging.INFO, handlers=[held], force=True)
+    try:
+        settings = load()
+        own = settings.log
+    finally:
+        lines = held.buffer.copy()
+        configure(own, program=program)
+        for line in lines:
+            if (logger := logging.getLogger(line.name)).isEnabledFor(line.levelno):
+                logger.handle(line)
     return settings
 
 

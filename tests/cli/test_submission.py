@@ -55,6 +55,14 @@ def test_the_line_is_printed_or_run(ran: Ran):
     assert command[-1].endswith("jobs/correlate.py")
 
 
+def test_the_line_about_a_start_has_the_format_of_the_log(ran: Ran, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ACKSTREAM_LOG_FORMAT", "json")
+    started = run("correlate")
+    assert len(ran) == 1
+    (line,) = map(json.loads, started.stderr.splitlines())
+    assert (line["program"], line["message"]) == ("correlate", "Starting correlate with Spark at local[2].")
+
+
 def test_the_line_is_part_of_a_debug_log(ran: Ran, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ACKSTREAM_LOG_LEVEL", "debug")
     logged = run("correlate", "--conf", "spark.a=hunter2")

@@ -7,10 +7,12 @@ import json
 import logging
 import re
 import threading
+from contextlib import nullcontext
 
 import pytest
 
-from ackstream.observe.logs import REPEAT_SECONDS, about, configure, remark
+from ackstream.errors import SettingsError
+from ackstream.observe.logs import REPEAT_SECONDS, about, begin, configure, remark
 from ackstream.settings import Log
 
 TITLE = "\x1b]0;pwned\x07"
@@ -96,6 +98,24 @@ def test_libraries_log_one_level_higher_than_the_product(level: str, own: list[s
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["level"] for line in lines if line["logger"] == "ackstream.x"] == own
     assert [line["level"] for line in lines if line["logger"] == "kafka.x"] == other
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.parametrize(("level", "lines"), [("info", 1), ("warning", 0)])
+def test_the_lines_about_the_settings_have_the_format_and_the_level_that_these_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: str, lines: int, *, wrong: bool
+) -> None:
+    monkeypatch.setenv("ACKSTREAM_LOG_FORMAT", "json")
+    monkeypatch.setenv("ACKSTREAM_LOG_LEVEL", level)
+    monkeypatch.setenv("ACKSTREAM_CORRELATE_SHARDS", "none" if wrong else "3")
+    with pytest.raises(SettingsError) if wrong else nullcontext():
+        assert begin("correlate").log.level == level
+    found = capsys.readouterr().err.splitlines()
+    # of wrong settings, neither is known
+    assert len(found) == (1 if wrong else lines)
+    for line in found:
+        text = line if wrong else json.loads(line)["message"]
+        assert "The settings are those of" in text
 
 
 def test_what_a_block_is_about_ends_with_it() -> None:
