@@ -11,6 +11,8 @@ import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.Future;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -42,6 +44,9 @@ public final class AcknowledgingParty implements AutoCloseable {
     private static final long LEASE = 30_000, LONGEST_LEASE = 60_000, RENEWED = 10_000_000_000L;
     private static final Set<String> BUILT_IN = Set.of("twin-persisted", "live-response", "search-persisted");
     private static final String RANDOM_UUID = "[0-9A-F]{12}4[0-9A-F]{3}[89AB][0-9A-F]{15}";
+    private static final Pattern TIMEOUT = Pattern.compile("([0-9]{1,12})(ms|s|m|h|)");
+    private static final Map<String, Long> MILLISECONDS = Map.of("ms", 1L, "s", 1_000L, "", 1_000L, "m", 60_000L,
+        "h", 3_600_000L);
     private static final ObjectMapper JSON = new ObjectMapper();
 
     /** A claim on labels: who made it earlier holds them, until the lease ends by the broker's time. */
@@ -190,7 +195,8 @@ public final class AcknowledgingParty implements AutoCloseable {
             JsonNode signal = parsed(record.value()), headers = signal.path("headers");
             // NAMESPACE/NAME/things/CHANNEL/…
             String[] topic = signal.path("topic").asText().split("/");
-            if (topic.length > 4 && requests(headers)) {
+            if (topic.length > 4 && requests(headers)
+                && !isOver(record.timestamp(), headers.path("timeout").asText("60s"))) {
                 String id = correlationId(record, headers);
                 answers.add(producer.send(done(topic, headers, id)));
                 System.out.println("acknowledged " + id + " " + signal.path("path").asText() + " "
@@ -203,6 +209,13 @@ public final class AcknowledgingParty implements AutoCloseable {
         }
         signals.commitSync();
         return answers.size();
+    }
+
+    /** Whether the timeout of a request has passed: its acknowledgement would be late. Without one it is 60 s. */
+    static boolean isOver(long timestamp, String timeout) {
+        Matcher found = TIMEOUT.matcher(timeout);
+        return found.matches() && timestamp + Long.parseLong(found.group(1)) * MILLISECONDS.get(found.group(2))
+            < System.currentTimeMillis();
     }
 
     private boolean requests(JsonNode headers) {

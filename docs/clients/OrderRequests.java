@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import java.util.regex.MatchResult;
+import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 import org.apache.kafka.clients.consumer.ConsumerConfig;
@@ -30,6 +31,9 @@ public final class OrderRequests {
     /** How long ackstream waits for confirmations, and how long this program waits for the reply, which comes later. */
     private static final Duration TIMEOUT = Duration.ofSeconds(30), PATIENCE = Duration.ofSeconds(60);
     private static final Pattern LABEL = Pattern.compile("[\\w:-]+");
+    private static final Pattern DURATION = Pattern.compile("([0-9]{1,12})(ms|s|m|h|)");
+    private static final Map<String, Long> MILLISECONDS = Map.of("ms", 1L, "s", 1_000L, "", 1_000L, "m", 60_000L,
+        "h", 3_600_000L);
 
     private final String bootstrap, prefix;
 
@@ -89,8 +93,8 @@ public final class OrderRequests {
             for (int left = count; left > 0;) {
                 for (ConsumerRecord<String, String> order : orders.poll(POLL)) {
                     // a JSON array, or separated by commas
-                    if (LABEL.matcher(header(order, "requested-acks")).results().map(MatchResult::group)
-                        .anyMatch(label::equals)) {
+                    if (!isOver(order.timestamp(), header(order, "timeout")) && LABEL.matcher(
+                        header(order, "requested-acks")).results().map(MatchResult::group).anyMatch(label::equals)) {
                         // without an id of its own a request has its coordinates
                         String id = header(order, "correlation-id");
                         id = id.isEmpty() ? order.topic() + "-" + order.partition() + "-" + order.offset() : id;
@@ -104,6 +108,13 @@ public final class OrderRequests {
                 orders.commitSync();
             }
         }
+    }
+
+    /** Whether the timeout of an order has passed: its confirmation would be late. Without one it is 60 s. */
+    static boolean isOver(long timestamp, String timeout) {
+        Matcher found = DURATION.matcher(timeout.isEmpty() ? "60s" : timeout);
+        return found.matches() && timestamp + Long.parseLong(found.group(1)) * MILLISECONDS.get(found.group(2))
+            < System.currentTimeMillis();
     }
 
     private KafkaConsumer<String, String> consumer(Map<String, Object> further) {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 
 from ackstream.client import Ack, LabelsTakenError, Publisher, Responder, SampleReader, WriterQos
 from ackstream.kafka.topics import ensure_topics
@@ -39,6 +39,16 @@ pytestmark = pytest.mark.integration
 CLIENTS = Path(__file__).parent.parent.parent / "docs" / "clients"
 PROGRAMS = sorted(CLIENTS.glob("*.java"))
 CONTRACT = Contract()
+OVER = """
+final class Over {
+    public static void main(String[] arguments) {
+        long timestamp = System.currentTimeMillis() - Long.parseLong(arguments[0]);
+        System.out.println(AcknowledgingParty.isOver(timestamp, arguments[1]));
+        System.out.println(OrderRequests.isOver(timestamp, arguments[1]));
+    }
+}
+"""
+"""Prints whether the timeout of a request of an age in milliseconds is over, by both programs that check it."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +56,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Compile the programs; return the directory of their classes, and what the compiler prints."""
     classes = tmp_path_factory.mktemp("classes")
     javac = machine.find_java().program.with_name("javac")
-    command = [javac, "-Xlint:all", "-Werror", "-proc:none", "-d", classes, "-cp", class_path("clients"), *PROGRAMS]
+    over = classes / "Over.java"
+    over.write_text(OVER, "utf-8")
+    options = ["-Xlint:all", "-Werror", "-proc:none", "-d", classes, "-cp", class_path("clients")]
+    command = [javac, *options, *PROGRAMS, over]
     return classes, subprocess.run(command, check=False, capture_output=True, text=True).stderr
 
 
@@ -151,9 +164,13 @@ def orders(kafka: Kafka) -> str:
     ("age_ms", "timeout", "over"),
     [(11_000, "10s", True), (1_000, "10s", False), (600, "500ms", True), (90_000, "2m", False), (9_000, "soon", False)],
 )
-def test_an_order_whose_timeout_is_over_is_not_confirmed(age_ms: int, timeout: str, *, over: bool) -> None:
+def test_a_request_whose_timeout_is_over_is_not_acknowledged(
+    compiled: tuple[Path, str], age_ms: int, timeout: str, *, over: bool
+) -> None:
     program = module_of(CLIENTS / "orders.py")
     assert program.is_over(round(time.time() * 1000) - age_ms, timeout) is over
+    in_java = run_java("clients", "Over", str(age_ms), timeout, classes=compiled[0])
+    assert in_java == [str(over).lower()] * 2
 
 
 def test_orders_are_confirmed_by_record_headers(
@@ -164,7 +181,11 @@ def test_orders_are_confirmed_by_record_headers(
         closing(System(kafka, tmp_path, clock=True, request_topics=(re.escape(orders),))) as system,
         system.correlate(spark),
         ThreadPoolExecutor() as pool,
+        KafkaProducer(bootstrap_servers=kafka.bootstrap) as producer,
     ):
+        # its timeout is over before a party has started: none confirms it
+        over = [("requested-acks", ",".join(labels).encode()), ("timeout", b"1ms")]
+        producer.send(orders, value=b"late", headers=over).get(PATIENCE_SECONDS)
         for asks, confirms in (("OrderRequests", "orders.py"), ("orders.py", "OrderRequests")):
             parties = [
                 pool.submit(run, confirms, "confirm", orders, f"responder-{label}", label, "1") for label in labels
