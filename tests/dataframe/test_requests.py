@@ -117,7 +117,7 @@ def test_wrong_columns_and_options_are_refused(columns: dict[str, str], options:
         (("t", "k", None, "1s", None), "It has no topic or no labels"),
         (("t", "k", [], "1s", None), "It has no topic or no labels"),
         (("t", "k", ["a:b", None], "1s", None), "acks has None"),
-        (("t", "k", ["a b"], "1s", None), "not a valid JSON array of acknowledgement labels"),
+        (("t", "k", ["a b"], "1s", None), "A label has 3 to 165 characters"),
         (("t", "k", ["a:b"], "soon", None), 'this one is "soon". Please choose a valid timeout.'),
         (("t", "k", ["a:b"], "1s", {"timeout": "2s"}), "headers has timeout, which is the service's own"),
         (("t", "k", ["a:b"], "1s", {"x": None}), "headers['x'] is None"),

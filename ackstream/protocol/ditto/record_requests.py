@@ -19,7 +19,7 @@ from ackstream.protocol.ditto import headers as names
 from ackstream.protocol.ditto.acknowledgements import OK, Acknowledgement, acknowledgement
 from ackstream.protocol.ditto.correlation_ids import MAX_BYTES
 from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN, check_depth, check_parts, raw
-from ackstream.protocol.ditto.labels import parse_declared
+from ackstream.protocol.ditto.labels import PATTERN, parse_declared
 from ackstream.protocol.ditto.requests import Request, expectation, read_course
 from ackstream.protocol.errors import DittoError, shown
 from ackstream.protocol.json import UNREADABLE
@@ -50,12 +50,15 @@ def read_record(
     """
     texts = {name: given.get(name) or (event and given.get(event)) for name, event in _REQUEST.items()}
     found: dict[str, Any] = {name: str(value, "utf-8", "replace") for name, value in texts.items() if value}
-    found[names.REQUESTED_ACKS] = names.requested_acks_in(found.get(names.REQUESTED_ACKS, ""))
+    text = found.get(names.REQUESTED_ACKS, "")
+    found[names.REQUESTED_ACKS] = asked = names.requested_acks_in(text)
+    if not asked or not all(type(label) is str and re.fullmatch(PATTERN, label) for label in asked):
+        message = f"The value '{shown(text)}' of the header 'requested-acks' has no label, or an invalid one."
+        rule = "A label has 3 to 165 characters: the letters a to z and A to Z, digits, '_', ':' and '-'."
+        raise errors.header_invalid(names.REQUESTED_ACKS, message, rule)
     _check_length(names.CONTENT_TYPE, found.get(names.CONTENT_TYPE, ""))
     headers = record_headers.with_trace(names.read_headers(found), given.get(record_headers.TRACEPARENT))
     labels = tuple(map(parse_declared, headers[names.REQUESTED_ACKS]))
-    if not labels:
-        raise errors.header_invalid(names.REQUESTED_ACKS, "The header 'requested-acks' has no label.")
     required, timeout = headers.get(names.RESPONSE_REQUIRED), headers.get(names.TIMEOUT)
     expected = expectation("record", labels, required, timeout, default_timeout_ms, max_timeout_ms)
     repeated = names.request_reply_headers(headers)

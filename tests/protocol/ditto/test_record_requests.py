@@ -82,6 +82,17 @@ def test_an_invalid_header_is_refused_with_its_name(headers: dict[str, str], cod
     assert code in caught.value.error
 
 
+@pytest.mark.parametrize(
+    "sent", ["x", "bank:booked,x", '["x"]', "[]", '["bank:booked", 5]', "a b c", "ä:bank", "x" * 166]
+)
+def test_a_refused_label_is_quoted_as_sent_with_the_rule_of_labels(sent: str) -> None:
+    with pytest.raises(DittoError) as caught:
+        read_record({"requested-acks": sent.encode()}, **LIMITS)
+    assert f"The value '{sent}' of the header 'requested-acks'" in caught.value.message
+    assert "3 to 165 characters" in (caught.value.description or "")
+    assert caught.value.error == "header.invalid"
+
+
 @given(st.dictionaries(st.sampled_from(["requested-acks", "timeout", "ce_timeout", "content-type"]), st.binary()))
 def test_no_header_breaks_the_reading_of_a_request(headers: dict[str, bytes]) -> None:
     try:
