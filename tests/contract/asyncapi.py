@@ -161,6 +161,7 @@ class RecordFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     :ivar required: further record headers, which it always has
     :ivar optional: record headers that it may have
     :ivar absent: a record header that it never has, which distinguishes it from other kinds
+    :ivar described: schemas of its record headers that other kinds have not, or in another form
     """
 
     name: str
@@ -171,6 +172,7 @@ class RecordFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     absent: str = ""
+    described: dict[str, dict[str, Any]] = {}
     examples: tuple[Example, ...] = ()
 
     @property
@@ -186,8 +188,9 @@ class RecordFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def headers(self) -> Json:
         """The schema of its record headers; those that it does not name are the application's own."""
-        properties = {name: {**HEADERS[name], "const": text} for name, text in self.fixed.items()}
-        properties |= {name: HEADERS[name] for name in (*self.required, *self.optional)}
+        known = HEADERS | {name: {"type": "string", **schema} for name, schema in self.described.items()}
+        properties = {name: {**known[name], "const": text} for name, text in self.fixed.items()}
+        properties |= {name: known[name] for name in (*self.required, *self.optional)}
         found = {"type": "object", "required": [*self.fixed, *self.required], "properties": properties}
         return found | {"not": {"required": [self.absent]}} if self.absent else found
 
@@ -205,6 +208,7 @@ class _Contract(msgspec.Struct, forbid_unknown_fields=True):
     info: dict[str, Any]
     headers: dict[str, dict[str, Any]]
     topics: dict[str, TopicFormat]
+    applications: TopicFormat
     schemas: dict[str, dict[str, Any]]
 
 
@@ -230,6 +234,9 @@ FORMATS: dict[str, TopicFormat] = {name: about for name, about in _CONTRACT.topi
 for _name, _kind in _OF_JOBS.items():
     FORMATS |= {topic: _CONTRACT.topics[_name] for topic, made in TOPICS.items() if made is _kind}
 
+APPLICATIONS = _CONTRACT.applications
+"""The records in topics of applications, which have no channel: the settings name those topics by patterns."""
+
 SYSTEM = tuple(name for name, party in PARTIES.items() if party.job or name in ("gateway", "connect"))
 """The parties that are parts of the system; all others are its clients."""
 
@@ -249,6 +256,7 @@ def document() -> Json:
         "channels": {topic: _channel(topic, about) for topic, about in FORMATS.items()},
         "operations": dict(_operations()),
         "components": {
+            "messages": {one.name: _message("applications", APPLICATIONS, one) for one in APPLICATIONS.formats},
             "schemas": {**DITTO_SCHEMAS, **of_types(types.values()), **VALUES},
             "correlationIds": {
                 name: {"location": f"$message.header#/{header}"} for header, name in _CORRELATED.items()

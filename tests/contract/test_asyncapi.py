@@ -16,10 +16,11 @@ from ackstream.cli.monitoring import of_settings
 from ackstream.kafka.topics import TOPICS
 from ackstream.protocol import record_headers
 from ackstream.protocol.ditto.envelopes import STATUS_MAX, STATUS_MIN
+from ackstream.protocol.ditto.record_requests import ACK_HEADERS, REQUEST_HEADERS, cancels, read_record, read_record_ack
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.messages import CommandAck
 from ackstream.settings import Kafka
-from tests.contract.asyncapi import FORMATS, HEADERS, TYPES, RecordFormat
+from tests.contract.asyncapi import APPLICATIONS, FORMATS, HEADERS, TYPES, RecordFormat
 from tests.contract.checking import Contract
 
 VECTORS = Path(__file__).parent.parent / "vectors"
@@ -80,6 +81,37 @@ def test_an_example_is_a_record_of_its_kind(topic: str, name: str, number: int) 
     example = message["examples"][number]
     assert CONTRACT.errors(message["payload"], example["payload"]) == []
     assert CONTRACT.errors(message["headers"], example.get("headers", {})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(one.name, number) for one in APPLICATIONS.formats for number in range(len(one.examples))]
+)
+def test_an_example_of_an_applications_record_is_read_as_such(name: str, number: int) -> None:
+    message = CONTRACT.document["components"]["messages"][name]
+    example = message["examples"][number]
+    assert CONTRACT.errors(message["headers"], example["headers"]) == []
+    assert CONTRACT.errors(message["payload"], example["payload"]) == []
+    headers = {header: text.encode() for header, text in example["headers"].items()}
+    if "request" in name:
+        request, _ = read_record(headers, default_timeout_ms=60_000, max_timeout_ms=60_000)
+        assert "warehouse:packed" in request.awaited or "bank:paid" in request.awaited
+    elif name == "cancellation":
+        assert cancels(headers, None)
+    else:
+        assert read_record_ack(headers, "order-17", None)[0].label == example["headers"]["label"]
+
+
+def test_applications_records_have_the_headers_that_are_read() -> None:
+    named = {one.name: {*one.headers["properties"]} for one in APPLICATIONS.formats}
+    asked, answered = named["request-by-headers"] | named["event-request-by-headers"], "acknowledgement-by-headers"
+    assert asked >= REQUEST_HEADERS
+    # a weak acknowledgement is issued by the service
+    assert named[answered] >= ACK_HEADERS - {"ditto-weak-ack"}
+
+
+def test_the_headers_of_a_message_have_the_course_of_a_request() -> None:
+    properties = CONTRACT.document["components"]["schemas"]["Headers"]["properties"]
+    assert {"ack-quorum", "progress", "amend", "extend"} <= properties.keys()
 
 
 @pytest.mark.parametrize("one", [one for about in FORMATS.values() for one in about.formats if one.value in TYPES],

@@ -57,6 +57,8 @@ def _requests() -> RequestSystem:
     requester.request(Command.modify_attribute("org.acme:none", "power", 1))
     requester.publish(Command.modify_attribute(lamp, "power", 2))
     requester.send(Command.modify_attribute(lamp, "power", 3), timeout="2s")
+    waiting = requester.send(Command.modify_attribute(lamp, "power", 4), acks=["nobody:here"], timeout="5s")
+    requester.cancel(waiting.correlation_id)
     named = {"headers": {"correlation-id": "m-1", "timeout": "5s"}, "path": "/inbox/messages/dim", "value": {"to": 3}}
     message = {"topic": "org.acme/lamp/things/live/messages/dim", **named}
     system.feed("signals", json.dumps(message).encode(), key=b"org.acme:lamp")

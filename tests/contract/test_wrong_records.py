@@ -29,6 +29,8 @@ ACK = {"topic": "org.acme/lamp/things/twin/acks/a:b", "path": "/", "status": 200
         ("signals", {"topic": MODIFY["topic"], "value": 1}),
         ("signals", MODIFY | {"headers": {"requested-acks": "a:b"}}),
         ("signals", MODIFY | {"headers": {"requested-acks": ["a b"]}}),
+        ("signals", MODIFY | {"headers": {"progress": "perhaps"}}),
+        ("signals", MODIFY | {"headers": {"ack-quorum": 0}}),
         ("signals", MODIFY | {"headers": []}),
         ("signals", MODIFY | {"status": 200}),
         ("signals", ACK),
