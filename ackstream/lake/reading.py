@@ -185,7 +185,14 @@ def _readable(lake: Lake, table: str) -> Iterator[None]:
 
 def dataset(lake: Lake, table: str) -> Dataset:
     """Open the present version of a table; raise a TableNotFoundError if it does not exist."""
-    return _open(lake, table).to_pyarrow_dataset()
+    from pyarrow.fs import FileSystem, SubTreeFileSystem  # noqa: PLC0415 - see the module
+
+    opened, location = _open(lake, table), in_full(lake.table(table))
+    if not location.startswith(("/", "file:")):
+        return opened.to_pyarrow_dataset()
+    # Arrow's threads read ahead after a LIMIT is reached; by files of delta-rs they would call Python while it exits
+    system, path = FileSystem.from_uri(location)
+    return opened.to_pyarrow_dataset(filesystem=SubTreeFileSystem(path, system))
 
 
 def _open(lake: Lake, table: str) -> DeltaTable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -49,3 +51,23 @@ def test_a_table_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     broken = pytest.raises(StartError, match=r"^The table messages at .*/messages cannot be read: ")
     with broken, reading.database(Lake(path=str(tmp_path))):
         pass
+
+
+ENDS_EARLY = """
+import sys
+from ackstream.lake import reading
+from ackstream.settings import Lake
+
+with reading.database(Lake(path=sys.argv[1]), ["messages"]) as connection:
+    assert len(connection.execute("SELECT * FROM messages LIMIT 1").fetchall()) == 1
+"""
+
+
+def test_a_program_that_reads_the_first_rows_of_many_files_ends_in_order(tmp_path: Path) -> None:
+    lake = Lake(path=str(tmp_path / "a lake"))
+    for number in range(20):
+        planes.write(lake, "messages", [planes.message(40_000 + number * 100 + row, number) for row in range(100)])
+    for _ in range(3):
+        command = [sys.executable, "-c", ENDS_EARLY, lake.path]
+        ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stderr) == (0, b"")
