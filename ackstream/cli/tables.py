@@ -55,6 +55,7 @@ def outcomes(
 ) -> None:
     """Answer a predefined question from the Delta tables.
 
+    Durations have a unit and shares are percentages; --json and `ackstream sql` print plain numbers.
     Exit 1 if no table has the request, message or trace. Example: ackstream outcomes unfinished-samples
     """
     from ackstream.lake import reading

@@ -45,7 +45,8 @@ Headers = Annotated[
     list[str] | None, typer.Option("--header", "-H", help="Further header; repeatable.", metavar="NAME=VALUE")
 ]
 
-UNLIMITED = 1_000_000
+MILLION = 1_000_000
+UNLIMITED = MILLION
 """Characters of a line where the output is no terminal."""
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
@@ -161,30 +162,30 @@ class PlainTable(Table):
 def result_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], headings: Sequence[str] | None = None
 ) -> PlainTable:
-    """Return the result of a query, formatted by the names of its columns (``_ms``, ``share``, ``status``)."""
+    """Return the result of a query, formatted by the names of its columns; with headings, as the tables have it."""
     table = PlainTable()
     for number, column in enumerate(columns):
         numeric = all(isinstance(row[number], (int, float)) for row in rows)
         heading = headings[number] if headings else column.removesuffix("_ms").replace("_", " ")
         table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell(column, value) for column, value in zip(columns, row, strict=True)))
+        table.add_row(*(cell("" if headings else column, value) for column, value in zip(columns, row, strict=True)))
     return table
 
 
 def cell(column: str, value: Any) -> str:
-    """Format a value of a column."""
-    if value is None:
-        return ""
-    if column == "share":
+    """Format a value of a column; without its name numbers are plain, with six significant digits or more."""
+    if column == "share" and value is not None:
         return f"{value:.1%}"
     if column.endswith("_ms"):
-        return span(round(value))
-    if isinstance(value, (int, float)) and column != "status":
-        return f"{value:,.0f}"
+        return span(None if value is None else round(value))
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < MILLION else f"{value:.0f}"
+    if isinstance(value, int) and column not in ("", "status"):
+        return f"{value:,}"
     if isinstance(value, datetime):
         return value.replace(tzinfo=None).isoformat(" ", "milliseconds" if value.microsecond else "seconds")
-    return str(value)
+    return "" if value is None else str(value)
 
 
 def span(milliseconds: int | None) -> str:

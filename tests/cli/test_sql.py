@@ -60,6 +60,13 @@ def test_a_query_is_answered_as_a_table_as_json_lines_or_as_csv() -> None:
     ]
 
 
+def test_numbers_are_printed_as_they_are_whatever_their_column_is_called() -> None:
+    query = "SELECT 0.8634::DOUBLE AS share, 258.5::DOUBLE AS p50_ms, 1234567.0::DOUBLE AS n, 2026 AS year, 2 / 3 AS q"
+    assert run(query).stdout.splitlines()[1].split() == ["0.8634", "258.5", "1234567", "2026", "0.666667"]
+    (row,) = run("SELECT label, p50_ms FROM slowest_labels ORDER BY p50_ms LIMIT 1").stdout.splitlines()[1:]
+    assert row.split()[-1].isdigit()
+
+
 def test_the_names_of_columns_are_printed_as_sql_takes_them() -> None:
     names = ["offset", "AT", "Order", "decided_at", "count(*)", "day", "1st", 'x"y']
     asked = ", ".join('1 AS "{}"'.format(name.replace('"', '""')) for name in names)
