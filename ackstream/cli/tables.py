@@ -204,8 +204,8 @@ def _answering(lake: Lake) -> Iterator[DuckDBPyConnection]:
     """Open the tables, and turn errors of DuckDB into sentences."""
     import duckdb
 
-    from ackstream.lake.reading import create_views, database
-    from ackstream.lake.schemas import ALL_TABLES, absent
+    from ackstream.lake.reading import VIEWS, create_views, database, views
+    from ackstream.lake.schemas import ALL_TABLES, absent, in_full
 
     with database(lake) as connection:
         create_views(connection, lake)
@@ -217,8 +217,14 @@ def _answering(lake: Lake) -> Iterator[DuckDBPyConnection]:
                 raise KeyboardInterrupt from None
             raise
         except duckdb.CatalogException as error:
-            names = [name for name in ALL_TABLES if f"Table with name {name} does not exist" in str(error)]
-            raise (absent(names[0], lake.table(names[0])) if names else InputError(str(error))) from None
+            unknown = re.search(r"Table with name (\w+) does not exist", str(error))
+            name = unknown[1].lower() if unknown else ""
+            if name in ALL_TABLES:
+                raise absent(name, in_full(lake.table(name))) from None
+            if name in VIEWS:
+                # raises for a table that it lacks
+                VIEWS[name].over(views(connection), lake)
+            raise InputError(str(error)) from None
         except duckdb.ParserException as error:
             raise InputError(f'{error}\nSQL keywords used as names need quotes, such as "offset" and "at".') from None
         except duckdb.Error as error:

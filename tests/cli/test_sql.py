@@ -168,10 +168,15 @@ def test_a_query_that_cannot_be_answered_is_a_sentence(arguments: list[str], cod
 def test_a_table_that_does_not_exist_yet_names_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACKSTREAM_LAKE_PATH", str(tmp_path / "empty"))
     # the second one has the name of a function of this program
-    for name, job in ("queue_events", "queues"), ("outcomes", "archive"):
+    for name, table, job in (
+        ("queue_events", "queue_events", "queues"),
+        ("outcomes", "outcomes", "archive"),
+        ("Deliveries", "deliveries", "settle"),
+        ("delivery_attempts", "queue_events", "queues"),
+    ):
         result = run(f"SELECT * FROM {name}")
         assert result.exit_code == 1
-        assert result.stderr.startswith(f"The table {name} does not exist at ")
+        assert result.stderr.startswith(f"The table {table} does not exist at {tmp_path}")
         assert f"start the {job} job" in result.stderr
 
 
