@@ -23,8 +23,6 @@ from ackstream import __version__, errors
 from ackstream.cli import administration, messages, monitoring, requests, tables, terminal
 from ackstream.local import machine
 
-log = logging.getLogger(__name__)
-
 if TYPE_CHECKING:
     from ackstream.connectivity.transports.transport import Runner
     from ackstream.settings import Settings
@@ -260,7 +258,7 @@ def _submit(
 def _announce(settings: Settings, line: str) -> None:
     """Print a line about a program that starts or ends, in the format of its log."""
     if settings.log.format == "json":
-        log.info(line)
+        logging.getLogger(__name__).info(line)
     else:
         terminal.Terminal(stderr=True, soft_wrap=True).print(line, highlight=False)
 
@@ -339,12 +337,10 @@ def _run(program: str, key: str, name: str, runner: Callable[[Settings, Any], Ru
 NAMES = {"print_settings": "settings", "print_jars": "jars", "run_together": "run"}
 """Commands with another name than their function."""
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(administration.up, administration.down, administration.status),
-    *(administration.print_settings, administration.print_jars),
-    *(run_together, submit, gateway, connect, route),
+    *(administration.up, administration.down, administration.status, administration.print_settings),
+    *(administration.print_jars, run_together, submit, gateway, connect, route),
     *(requests.send, requests.ack, requests.respond),
-    *(messages.publish, messages.read, messages.consume, messages.drain),
-    *(monitoring.watch, monitoring.inflight),
+    *(messages.publish, messages.read, messages.consume, messages.drain, monitoring.watch, monitoring.inflight),
     *(tables.outcomes, tables.sql, tables.maintain, tables.migrate, administration.redrive),
     *(administration.register, monitoring.topics, administration.acls, administration.password, conformance),
 )
