@@ -1,4 +1,4 @@
--- Whether acknowledgements wait for the further lakes: per destination its mode, since when, and why.
+-- Further lakes that acknowledgements wait for: per destination its mode, since when, and why.
 -- destination: name in the settings
 -- mode: sync: acknowledgements wait for it; async: they do not
 -- cause: downgrade, upgrade or start

@@ -1,4 +1,4 @@
--- All that became of one message, named CLIENT/SEQ: stored, acknowledged by readers, delivered and settled by queues.
+-- The history of one message, named CLIENT/SEQ: stored, acknowledged by readers, delivered and settled by queues.
 -- occurred_at: when it happened
 -- step: what comes first at the same time: 1 message, 2 queue, 3 reader, 4 ignored report, 5 deletion
 -- event: what happened

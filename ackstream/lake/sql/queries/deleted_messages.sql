@@ -1,4 +1,4 @@
--- What was removed from the state of the world: per subject and client count and last one.
+-- Removals from the state of the world: per subject and client the count and the last one.
 -- subject: topic of the messages
 -- client: client that deleted them
 -- messages: how many

@@ -1,4 +1,4 @@
--- Who takes messages from queues: per queue and consumer what it received, gave back and settled, and the last time.
+-- Consumers of queues: per queue and consumer the messages received, returned and settled, and the last time.
 -- queue: name of the queue
 -- consumer: name of the consumer
 -- delivered: deliveries to it

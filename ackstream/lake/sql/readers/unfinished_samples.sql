@@ -1,4 +1,4 @@
--- What a reader has not finished: stored messages of a writer, after the first one it acknowledged.
+-- Messages that a reader has not finished: those of a writer, stored after the first one that it acknowledged.
 -- reader: name of the reader
 -- writer: publisher of the samples
 -- unfinished: how many messages it has not acknowledged

@@ -1,4 +1,4 @@
--- What the gateway refused: per event, subject, address and reason the attempts, and the last one.
+-- Attempts that the gateway refused: per event, subject, address and reason the count, and the last one.
 -- event: sign-in, command, stream, answer or request
 -- subject: who tried; of a failed sign-in the user it was about
 -- address: where from

@@ -1,4 +1,4 @@
--- What came without effect: per disposition and label, first what requests missed.
+-- Acknowledgements without effect: per disposition and label, those that requests missed first.
 -- disposition: why it was not used: duplicate, unrequested, undeclared, late, orphan, invalid
 -- label: the label; null of an error, or if none could be read
 -- acknowledgements: how many; without answers of the twin and responses that nobody waited for, which are no fault

@@ -1,4 +1,4 @@
--- The 50 that change most: per thing the changes in the journal, the paths changed, and the last change.
+-- The 50 things that change most: the changes in the journal, the paths changed, and the last change.
 -- thing_id: namespace:name
 -- changes: changes in the journal
 -- paths: how many paths they changed
