@@ -123,8 +123,8 @@ def test_a_pod_has_a_login_of_its_own_with_the_rights_of_its_parties_or_none(
     found = _settings(workload, secrets)
     assert [one for one in mounted if "kafka" in one] == ([f"ackstream-kafka-{name}"] if wanted else [])
     assert found.kafka.security.username == (name if wanted else "")
-    # the page has the command that gives them
-    as_named = {party: f"User:{name}" for party in wanted if party != name}
+    # the page has the command that gives them, also with a prefix, which the principals of parties have by default
+    as_named = dict.fromkeys(wanted, f"User:{name}")
     (command,) = re.findall(r"^ackstream acls .*--apply$", PAGE, re.MULTILINE)
     assert {f"{party}={principal}" for party, principal in as_named.items()} <= set(command.split())
     assert {f"--party {party}" for party in wanted} <= set(re.findall(r"--party \w+", command))
