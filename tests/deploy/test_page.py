@@ -56,6 +56,15 @@ def test_a_path_of_the_repository_that_the_page_names_exists() -> None:
     assert not {name for name in named if not (ROOT / name.removesuffix("/*")).exists()}
 
 
+def test_a_page_and_a_heading_that_a_file_names_exist() -> None:
+    text = "".join(path.read_text("utf-8") for path in sorted(DEPLOY.rglob("*")) if path.is_file())
+    named = set(re.findall(r'(?:see "([^"]+)" in )?(docs/[\w/-]+\.md)', text))
+    assert {heading for heading, _ in named} >= {"Tables", "A standby"}
+    for heading, page in named:
+        headings = re.findall(r"(?m)^##+ (.+)$", (ROOT / page).read_text("utf-8"))
+        assert heading in ["", *headings], page
+
+
 def test_every_unit_and_object_has_its_row() -> None:
     rows = re.findall(r"(?m)^\| (.+?) \|", PAGE)
     for unit in (DEPLOY / "systemd").iterdir():
