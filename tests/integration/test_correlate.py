@@ -7,6 +7,7 @@ import json
 import random
 import time
 from contextlib import closing
+from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -397,7 +398,8 @@ def test_a_second_process_is_refused_while_the_first_runs_and_may_follow_it(
 ) -> None:
     with (
         closing(System(kafka, tmp_path / "1", clock=True)) as first,
-        closing(System(kafka, tmp_path / "2", clock=True)) as second,
+        # of a checkpoint of its own, it would refuse to begin beside the decisions of the first one
+        closing(System(kafka, tmp_path / "2", clock=True, starting=datetime.fromtimestamp(0, timezone.utc))) as second,
     ):
         with first.correlate(spark) as query:
             with pytest.raises(
