@@ -263,8 +263,7 @@ class Live(Closing):
                 except KafkaError as error:
                     self._note = f"Kafka does not respond: {error}"
                     HEALTH.fail(KAFKA, error)
-                if not before and (missing := self.presence.missing):
-                    log.warning("%s Requests that need an answer get 503.", missing)
+                _report(before, self.presence.missing)
                 clock_at = time.monotonic() + CLOCK_SECONDS
             try:
                 busy = self._follow(time.monotonic())
@@ -306,3 +305,11 @@ class Live(Closing):
             # where following has failed, this may, too
             with suppress(Exception):
                 topics.close()
+
+
+def _report(before: str, missing: str) -> None:
+    """Log that correlate has become missing, or answers again."""
+    if missing and not before:
+        log.warning("%s Requests that need an answer get 503.", missing)
+    elif before and not missing:
+        log.info("correlate runs again, and requests are sent to it.")

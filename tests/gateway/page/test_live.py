@@ -135,14 +135,21 @@ def test_a_job_is_missing_only_once_it_is_certain(looks: list[tuple[int | None, 
 def test_a_missing_job_is_one_warning_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    feed, looked = mock.MagicMock(), threading.Semaphore(0)
+    feed, looked, signs = mock.MagicMock(), threading.Semaphore(0), [None, None]
     feed.records.return_value = []
-    feed.signed_at = looked.release
+
+    def signed_at() -> int | None:
+        looked.release()
+        return signs.pop() if signs else module.epoch_milliseconds()
+
+    feed.signed_at = signed_at
+    caplog.set_level("INFO")
     monkeypatch.setattr(module, "LedgerFeed", lambda *_: feed)
     monkeypatch.setattr(module, "CLOCK_SECONDS", 0)
     with module.Live(Settings()):
-        assert all(looked.acquire(timeout=10) for _ in range(3))
+        assert all(looked.acquire(timeout=10) for _ in range(5))
     assert caplog.text.count("is it running? Requests that need an answer get 503.") == 1
+    assert caplog.text.count("correlate runs again") == 1
 
 
 def test_a_gateway_is_not_ready_while_kafka_does_not_respond_and_names_the_error(
