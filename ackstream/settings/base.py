@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -193,11 +193,12 @@ def key(entry: Any) -> str:
     return ".".join(map(str, location))
 
 
-def sentence(entry: Any, settings: Part) -> str:
+def sentence(entry: Any, settings: Part, environment: Collection[str] = ()) -> str:
     """Return the sentence about an error of the settings. ``settings``: all of them, with their defaults."""
     text = problem(entry)
     if entry["type"] == UNKNOWN_KEY:
-        return f"The setting {key(entry)} {text}."
+        name = ENV_PREFIX + key(entry).replace(".", "_").upper()
+        return f"The setting {key(entry)}{f' (variable {name})' if name in environment else ''} {text}."
     location = _location(entry)
     place = f"in the settings file or in {_variable(location, settings)}."
     if text == _PROBLEMS["missing"]:

@@ -146,7 +146,7 @@ def load(path: Path | None = None, environment: dict[str, str] | None = None) ->
     try:
         settings = Settings.model_validate(values, context={"environment": environment})
     except ValidationError as error:
-        raise SettingsError("\n".join(sentence(each, Settings()) for each in error.errors())) from None
+        raise SettingsError("\n".join(sentence(each, Settings(), environment) for each in error.errors())) from None
     for warning in settings.warnings():
         log.warning(warning)
     return settings

@@ -57,7 +57,7 @@ def test_a_job_can_start_at_a_time(written: Callable[[str], Path], text: str) ->
 @pytest.mark.parametrize(
     ("text", "environment", "words"),
     [
-        ("[correlate]\nshard = 3", {}, ["correlate.shard", "shards"]),
+        ("[correlate]\nshard = 3", {}, ["correlate.shard is not known", "shards"]),
         ("[corelate]\nshards = 3", {}, ["corelate", "correlate"]),
         ("[correlate]\nshards = 0", {}, ["correlate.shards", "0", "ACKSTREAM_CORRELATE_SHARDS"]),
         ("[correlate]\nshards = 'many'", {}, ["correlate.shards", "'many'"]),
@@ -68,7 +68,7 @@ def test_a_job_can_start_at_a_time(written: Callable[[str], Path], text: str) ->
         ("[correlate]\nstarting = 'now'", {}, ["correlate.starting is 'now': must be earliest, latest, or a time"]),
         ("", {"ACKSTREAM_CORRELATE_STARTING": "2026-11-22T08:00:00"}, ["correlate.starting", "a time with its zone"]),
         ("[lake\n", {}, ["not valid TOML"]),
-        ("", {"ACKSTREAM_CORRELATE_SHARD": "1"}, ["correlate.shard", "shards"]),
+        ("", {"ACKSTREAM_CORRELATE_SHARD": "1"}, ["correlate.shard (variable ACKSTREAM_CORRELATE_SHARD) ", "shards"]),
         ("", {"ACKSTREAM_CORELATE_SHARDS": "1"}, ["ACKSTREAM_CORELATE_SHARDS", "ACKSTREAM_CORRELATE_"]),
         ("", {"ACKSTREAM_KAFKA_OPTIONS_PYTHON": "x=1"}, ["ACKSTREAM_KAFKA_OPTIONS_PYTHON", "JSON"]),
         ("", {"ACKSTREAM_KAFKA_SECURITY_PROTOCL": "SSL"}, ["kafka.security.protocl", "protocol"]),
