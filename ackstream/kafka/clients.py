@@ -17,9 +17,10 @@ from kafka import KafkaAdminClient, KafkaProducer, errors
 
 from ackstream.errors import AccessRefusedError, ClientError, SettingsError, UnreachableError
 from ackstream.kafka.library import AdaptedConsumer, KeyPartitioner, PatientClient, Sockets, keep_identity
-from ackstream.kafka.login import check_login, guess_protocol, not_allowed, of_login
+from ackstream.kafka.login import addresses, check_login, guess_protocol, not_allowed, of_login, unresolved
 from ackstream.kafka.security import java_security, python_security
 from ackstream.settings import Kafka
+from ackstream.settings.security import is_loopback
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -275,7 +276,11 @@ def failure(kafka: Kafka, error: errors.KafkaError) -> ClientError:
     if isinstance(error, errors.LeaderNotAvailableError):
         return UnreachableError(f"{error.args[0]}: start the broker that has its newest records.")
     hint = guess_protocol(kafka.bootstrap) if kafka.security.protocol == "PLAINTEXT" else None
-    remedy = hint or "start one with `ackstream up`, or correct kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)"
+    if hint is None and (host := unresolved(kafka.bootstrap)) is not None:
+        hint = f"the name {host} does not resolve: correct kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)"
+    here = all(is_loopback(host) for host, _ in addresses(kafka.bootstrap))
+    start = "start one with `ackstream up`" if here else "start its brokers"
+    remedy = hint or f"{start}, or correct kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)"
     return UnreachableError(f"No Kafka answers at {kafka.bootstrap}: {remedy}.")
 
 

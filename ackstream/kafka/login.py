@@ -149,6 +149,16 @@ def guess_protocol(bootstrap: str) -> str | None:
     return None
 
 
+def unresolved(bootstrap: str) -> str | None:
+    """Return the first host name in ``kafka.bootstrap`` that has no address."""
+    for host, port in addresses(bootstrap):
+        try:
+            socket.getaddrinfo(host, port)
+        except OSError:
+            return host
+    return None
+
+
 def addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
     """Yield host and port of each broker in ``kafka.bootstrap``."""
     for address in bootstrap.split(","):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import socket
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from itertools import count
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError
 from kafka.producer.transaction_manager import TransactionManager
 from pydantic import ValidationError
 
@@ -20,7 +21,7 @@ from ackstream.kafka import clients
 from ackstream.kafka.library import AdaptedConsumer
 from ackstream.kafka.topics import ensure_topics
 from ackstream.settings import Kafka, Settings
-from ackstream.settings.kafka import KafkaOptions
+from ackstream.settings.kafka import KafkaOptions, KafkaSecurity
 from tests.harness.ports import free_ports
 
 PACKAGE = Path(clients.__file__).parents[1]
@@ -83,6 +84,29 @@ def test_without_a_broker_the_error_names_the_remedy(
         UnreachableError, match=rf"^No Kafka answers at localhost:{port}: start one with `ackstream up`"
     ):
         connect(Kafka(bootstrap=f"localhost:{port}"))
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "protocol", "remedy"),
+    [
+        ("localhost:1,127.0.0.1:1", "PLAINTEXT", "start one with `ackstream up`, or correct kafka.bootstrap (ACK"),
+        ("192.0.2.1:1", "PLAINTEXT", "start its brokers, or correct kafka.bootstrap (ACKSTREAM_KAFKA_BOOTSTRAP)."),
+        ("localhost:1,broker.invalid:1", "PLAINTEXT", "the name broker.invalid does not resolve: correct kafka.boot"),
+        ("broker.invalid:1", "SSL", "the name broker.invalid does not resolve: correct kafka.bootstrap (ACKSTREAM_K"),
+    ],
+)
+def test_the_remedy_fits_the_address_that_does_not_answer(
+    bootstrap: str, protocol: Any, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def getaddrinfo(host: str, *_: object, **__: object) -> list[Any]:
+        if host.endswith(".invalid"):
+            raise socket.gaierror
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    kafka = Kafka(bootstrap=bootstrap, security=KafkaSecurity(protocol=protocol))
+    found = clients.failure(kafka, KafkaConnectionError())
+    assert str(found).startswith(f"No Kafka answers at {bootstrap}: {remedy}")
 
 
 @pytest.mark.parametrize(("answers_after", "expected"), [(3, nullcontext()), (12, pytest.raises(KafkaTimeoutError))])
