@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ def test_an_open_gateway_on_an_address_others_reach_does_not_start() -> None:
     assert result.exit_code == 2
     assert "gateway.host" in result.stderr
     assert "gateway.users" in result.stderr
+
+
+def test_a_port_that_another_program_uses_is_no_wrong_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        result = run("gateway", ACKSTREAM_METRICS_PORT=str(other.getsockname()[1]))
+    # systemd starts it again, unlike after 2
+    assert (result.exit_code, "The metrics cannot be served at 127.0.0.1:" in result.stderr) == (1, True)
 
 
 def test_without_kafka_it_says_what_to_do() -> None:
