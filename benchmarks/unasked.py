@@ -7,6 +7,7 @@ import re
 import statistics
 import subprocess
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -190,7 +191,9 @@ def _backlog(bench: Bench, size: Size, headers: list[tuple[str, bytes]]) -> dict
 def _read(bench: Bench, settings: Settings, size: Size) -> dict[str, float]:
     # a checkpoint of its own
     own = bench.settings("unasked-read", prefix=settings.kafka.topic_prefix)
-    own = own.model_copy(update={"correlate": settings.correlate})
+    # correlate refuses a new one at earliest beside decisions
+    everything = datetime.fromtimestamp(0, timezone.utc)
+    own = own.model_copy(update={"correlate": settings.correlate.model_copy(update={"starting": everything})})
     with watched(bench) as used, job.JOB.running(bench.spark, own) as query:
         wait(query, lambda: rows_read(query) >= size.records, PATIENCE_SECONDS)
     return _spent(used, size.records)
