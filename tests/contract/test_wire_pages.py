@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from ackstream.protocol.dispositions import DUPLICATE, SESSION_OVER
+from ackstream.protocol.ditto.labels import BUILT_IN
 from ackstream.protocol.ledger import reply_id
 from ackstream.protocol.record_headers import APPLICATION
 from tests.contract.asyncapi import FORMATS, HEADERS, TYPES
@@ -27,17 +28,19 @@ VALUES = set(re.findall(r'"((?:[a-z]+[_-]?)+)"', str(SCHEMAS | HEADERS).replace(
 OF_OTHERS = {
     *("isolation.level=read_committed", "acks=all", "partitioner=murmur2_random", "in", "headers.correlation-id"),
     *("message.timestamp.type=LogAppendTime", "continue", "true", "false", "TOPIC-PARTITION-OFFSET"),
+    *("log.retention.hours", "retention.ms", "find", "Blake2bDigest(128)", "org.bouncycastle:bcprov-jdk18on"),
+    "/errors",
     *("ce_", "application/json", "+json", "text/", "content-transfer-encoding"),
 }
 CODES = re.findall(r'(?m)^code = "(.*)"', (ROOT / "ackstream" / "protocol" / "errors.toml").read_text("utf-8"))
 
 
 def test_the_wire_page_names_what_exists() -> None:
-    known = {*FORMATS, *TAGS, *MEMBERS, *HEADERS, *VALUES, *OF_OTHERS, *CODES, APPLICATION}
+    known = {*FORMATS, *BUILT_IN, *TAGS, *MEMBERS, *HEADERS, *VALUES, *OF_OTHERS, *CODES, APPLICATION}
     known |= {one.name for about in FORMATS.values() for one in about.formats}
     known |= {text for about in FORMATS.values() for one in about.formats for text in one.fixed.values()}
     named = set(re.findall(r"`([^`\n]+)`", WIRE))
-    named -= {"c-1", reply_id("c-1", "signals", 3, 1042)}
+    named -= {"c-1", reply_id("c-1", "signals", 3, 1042), reply_id("c-60", "orders", 2, 3)}
     own = {name for name in named if not re.match(r"ackstream |correlate\.|kafka\.|unknown/|\d|[a-z-]+: ", name)}
     assert own - known == {DUPLICATE, SESSION_OVER}
     for pair in named - own:
@@ -49,6 +52,10 @@ def test_the_id_of_a_reply_is_made_as_the_wire_page_says() -> None:
     (said,) = re.findall(r"\(`c-1`, `signals`, 3 and 1042 give\s+`([0-9a-f]+)`\)", WIRE)
     assert said == hashlib.blake2b(b"c-1\nsignals\n3\n1042", digest_size=16).hexdigest()
     assert said == reply_id("c-1", "signals", 3, 1042)
+    printed, length, result = re.findall(r"printf '(.*)' \| b2sum -l (\d+)\n```\n\nThis prints `([0-9a-f]+)`", WIRE)[0]
+    text = printed.replace("\\n", "\n").encode()
+    assert result == hashlib.blake2b(text, digest_size=int(length) // 8).hexdigest()
+    assert result == reply_id("c-60", "orders", 2, 3)
 
 
 def test_every_type_of_record_that_consumers_and_workers_write_is_on_the_wire_page() -> None:
