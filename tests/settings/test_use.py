@@ -24,7 +24,7 @@ from tests.gateway.parts import Web, response
 PACKAGE = Path(ackstream.__file__).parent
 READERS = "\n".join(
     path.read_text("utf-8")
-    for path in PACKAGE.rglob("*.py")
+    for path in [*PACKAGE.rglob("*.py"), PACKAGE.parent / "tests/demo/broker.py"]
     if path.parent.name != "settings" or path.name in {"jobs.py", "loading.py"}
 )
 KEYS = [

@@ -55,8 +55,8 @@ def test_a_pattern_of_reply_topics_that_a_topic_of_the_system_matches_is_refused
 
 @pytest.mark.parametrize("pattern", ["mine-.*", "x-replies-.*", "x-replies", "acks"])
 def test_other_patterns_of_reply_topics_are_accepted(pattern: str) -> None:
-    settings = Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate": {"reply_topics": [pattern]}})
-    JOB.check(cast("Any", None), settings)
+    correlate = {"reply_topics": [pattern], "starting": "latest"}
+    JOB.check(cast("Any", None), Settings.model_validate({"kafka": {"topic_prefix": "x-"}, "correlate": correlate}))
 
 
 @pytest.mark.parametrize(
