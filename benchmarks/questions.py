@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from benchmarks.common import Bench
 
 ROWS, DAYS = 100_000_000, 30
-FIRST_DAY = date(2026, 10, 1)
+FIRST_DAY = date(2026, 11, 16)
 ROUNDS = {"DuckDB": 20, "Spark": 10}
 """Number of runs of each question about a day, which is chosen at random."""
 ROWS_OF_A_GROUP = 60_000

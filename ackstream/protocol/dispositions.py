@@ -14,9 +14,9 @@ AckDisposition: TypeAlias = Literal[
 ACKNOWLEDGEMENTS: Final[dict[AckDisposition, str]] = {
     "accepted": "it counts",
     "progress": "its party works on it, and may have requested more time (status 102)",
-    "duplicate": "the label was acknowledged before",
+    "duplicate": "the label was acknowledged before, and the request was open",
     "unrequested": "its label was not requested",
-    "late": "the request was decided",
+    "late": "the request was decided; also if the label was acknowledged before",
     "orphan": "there is no such request, or it was decided long ago",
     "undeclared": "no party had declared the label",
     "invalid": "it does not fit its request, see reason",

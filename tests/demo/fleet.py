@@ -68,7 +68,7 @@ HABITS = {
     "late": Habit("acknowledges done after the deadline", 2, done=((TIMEOUT_SECONDS + 0.5, TIMEOUT_SECONDS + 2),)),
     "forgetful": Habit("never acknowledges done", 2, done=()),
     "silent": Habit("never acknowledges anything", 1, received=False, done=()),
-    "stuttering": Habit("acknowledges done twice", 1, done=(SOON, SOON)),
+    "stuttering": Habit("acknowledges done twice; the second is late, as the first decides", 1, done=(SOON, SOON)),
     "refusing": Habit(f"acknowledges done with status {FULL}", 1, status=FULL),
     "gone": Habit("its gateway acknowledges with an error", 1),
 }
@@ -287,7 +287,8 @@ def show(
     title(console, "How the commands ended")
     console.print(ended, "", behaved, "", sep="\n")
     title(console, f"Delta tables in {settings.lake.path}")
-    console.print(stored, "", sep="\n")
+    created = f"{len(devices):,} of the rows in signals and outcomes are the creations of the things."
+    console.print(stored, data(created), "", sep="\n")
 
 
 def show_findings(console: Console, findings: Sequence[Finding], *, caught_up: bool) -> None:

@@ -1,7 +1,7 @@
 -- Who acknowledges twice: per day and label the acknowledgements of a label that was acknowledged before.
 -- day: UTC day of the acknowledgements
 -- label: the label
--- acknowledgements: how many were duplicates; they had no effect
+-- acknowledgements: how many were duplicates; they had no effect. Those after the decision are late instead
 -- requests: how many correlation-ids they named
 -- last_at: broker time of the last one
 -- example: correlation-id of the last one, for the question story

@@ -1,6 +1,6 @@
 -- Who acknowledges too late: per day and label the acknowledgements after the decision, newest day first.
 -- day: UTC day of the acknowledgements
--- label: the label; those of the twin and responses are left out, since a request need not wait for them
+-- label: the label; without twin-persisted, search-persisted and live-response, which are often late by design
 -- acknowledgements: how many came after their request had been decided
 -- requests: how many correlation-ids they named
 -- last_at: broker time of the last one
