@@ -227,8 +227,11 @@ def environment(settings: Settings, console: Console, *, secure: bool = False) -
         # left over from a killed demo
         for left in (Broker(own), SecuredBroker(own)):
             left.stop()
-        logins = home / SecuredBroker.HOME
-        for path in (home / "kafka" / "data", logins, Path(own.lake.path), Path(own.lake.checkpoints)):
+        lake, logins = Path(own.lake.path), home / SecuredBroker.HOME
+        if lake.is_dir():
+            former = datetime.fromtimestamp(lake.stat().st_mtime, timezone.utc)
+            console.print(f"Replacing the tables of the demo of {former:%Y-%m-%d %H:%M} UTC in {lake}", highlight=False)
+        for path in (home / "kafka" / "data", logins, lake, Path(own.lake.checkpoints)):
             shutil.rmtree(path, ignore_errors=True)
         if borrowed:
             stack.callback(_delete_topics, own)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import io
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -141,8 +143,11 @@ def test_it_starts_empty_and_touches_nothing_else():
     ]
     for path in own + others:
         path.mkdir(parents=True)
-    with environment(Settings(), Console()):
+    printed = io.StringIO()
+    with environment(Settings(), Console(file=printed, width=200)):
         assert not any(path.exists() for path in own)
+    replaced = r"Replacing the tables of the demo of \d{4}-\d\d-\d\d \d\d:\d\d UTC in .ackstream/demo/lake\n"
+    assert re.fullmatch(replaced, printed.getvalue())
     assert all(path.exists() for path in others)
 
 
