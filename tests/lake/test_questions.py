@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -9,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 import sqlglot
+from rich.console import Console
 
 from ackstream.errors import InputError, StartError
 from ackstream.jobs.archive.job import ArchiveFold
 from ackstream.lake import reading, tables
 from ackstream.lake.schemas import ALL_TABLES
+from ackstream.local import jars
 from ackstream.settings import Lake
 from tests.lake import empty, planes, records
 
@@ -204,6 +209,14 @@ def foreign(query: str) -> set[str]:
     names = {token.text.lower() for token in tokens if token.token_type.name in ("VAR", "NUMBER")} - RESERVED
     called = {word for word, following in pairwise(words) if following == "(" and word.isidentifier()}
     return ({*words} - names | called) - PORTABLE - FUNCTIONS
+
+
+def test_the_example_of_a_spark_session_reads_the_tables(told: Lake, tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", TEN.read_text("utf-8"), re.DOTALL)
+    own = {"LAKE": told.path, "JARS": ",".join(map(str, jars.resolve("spark", Console(stderr=True))))}
+    command = [sys.executable, "-c", example]
+    done = subprocess.run(command, env=os.environ | own, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert re.search(r"^\|\s*timeout\|\s*1\|$", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.parametrize("page", [TABLES, TEN], ids=lambda page: page.stem)

@@ -22,15 +22,28 @@ predefined questions as views; `ackstream register` adds both to [a catalog](../
 Spark, DuckDB, Trino, delta-rs and Polars read the tables. In delta-rs and Polars `things` and `things_search` require
 `DeltaTable.scan()`.
 
-- Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pandas).
+- Python: `DeltaTable("LAKE/outcomes").to_pandas()` (pip install deltalake pandas pyarrow).
 - DuckDB: `INSTALL delta; LOAD delta; SELECT … FROM delta_scan('LAKE/outcomes')`. It requires quotes for `"offset"` and
-  `"at"`, Trino for `"auto"`.
+  `"at"`, Trino for `"auto"`. `INSTALL` downloads the extension. Without internet, use `ackstream sql`, or name a Python
+  variable in the query: `outcomes = DeltaTable("LAKE/outcomes").to_pyarrow_table()`,
+  `duckdb.sql("SELECT … FROM outcomes")`.
+- Spark: [eight lines of Python](../guides/ten-questions.md#in-spark).
 
 All tables:
 
 - JSON is stored as text. Times are UTC.
 - Tables with the column `day` are partitioned by it: a query that names days reads fewer files. A request and its
   outcome have the same day: join `signals` and `outcomes` by `day` and `id`.
+- A table has the rows of the last commit of its job, usually seconds old. Readers see a fixed version: open the table
+  again for newer rows.
+- Rows stay until you delete them; [checkpoints and tables](../operate/data.md#tables) lists which you may delete.
+- `latency_ms` is the time between broker timestamps, from the request to its decision or acknowledgement. A requester
+  also waits for its record to reach the broker and for the reply.
+- An acknowledgement after the decision is `late`, even if its label was acknowledged before. `duplicate` counts
+  repetitions before the decision only. `twin-persisted` is often late by design: a request that does not wait for it
+  can be decided first. The view `late_acknowledgements` leaves it out.
+- [Join acknowledgements to requests](../guides/ten-questions.md#join-acknowledgements-to-requests) by correlation-id
+  and time.
 - After an upgrade a job adds new columns to its tables ([upgrade](../operate/upgrade.md)).
 
 Three queries for Spark, DuckDB and Trino:
