@@ -7,6 +7,7 @@ import java.util.UUID;
 import java.util.regex.MatchResult;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 
 import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -20,8 +21,9 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Asks about an order by record headers: {@code OrderRequests BOOTSTRAP PREFIX ask TOPIC KEY VALUE LABEL…}; or confirms
- * orders: {@code OrderRequests BOOTSTRAP PREFIX confirm TOPIC GROUP LABEL COUNT}.
+ * Asks about an order by record headers: {@code OrderRequests BOOTSTRAP PREFIX ask TOPIC KEY VALUE LABEL…}; confirms
+ * orders: {@code OrderRequests BOOTSTRAP PREFIX confirm TOPIC GROUP LABEL COUNT}; or finds the reply of the last seconds
+ * to an earlier request: {@code OrderRequests BOOTSTRAP PREFIX find ID SECONDS}.
  *
  * <p>It prints the status, what completed the request, and the reply; or {@code confirmed ID VALUE} for each order.
  */
@@ -45,6 +47,8 @@ public final class OrderRequests {
         try (var producer = new KafkaProducer<>(options, new StringSerializer(), new StringSerializer())) {
             if (arguments[2].equals("ask")) {
                 program.ask(producer, rest.get(0), rest.get(1), rest.get(2), rest.subList(3, rest.size()));
+            } else if (arguments[2].equals("find")) {
+                program.find(rest.get(0), Duration.ofSeconds(Long.parseLong(rest.get(1))));
             } else {
                 program.confirm(producer, rest.get(0), rest.get(1), rest.get(2), Integer.parseInt(rest.get(3)));
             }
@@ -60,9 +64,7 @@ public final class OrderRequests {
     void ask(KafkaProducer<String, String> producer, String topic, String key, String value, List<String> labels)
         throws Exception {
         try (var replies = consumer(Map.of())) {
-            var partitions = replies.partitionsFor(prefix + "replies").stream()
-                .map(partition -> new TopicPartition(partition.topic(), partition.partition())).toList();
-            replies.assign(partitions);
+            var partitions = assign(replies);
             replies.seekToEnd(partitions);
             // seeks at once: a reply that arrives before would be missed
             partitions.forEach(replies::position);
@@ -73,14 +75,43 @@ public final class OrderRequests {
             while (System.nanoTime() - end < 0) {
                 for (ConsumerRecord<String, String> reply : replies.poll(POLL)) {
                     if (id.equals(header(reply, "correlation-id"))) {
-                        System.out.println(header(reply, "status") + " " + header(reply, "completed-by") + " "
-                            + reply.value());
+                        print(reply);
                         return;
                     }
                 }
             }
         }
         throw new IllegalStateException("No reply arrived: check that correlate runs, and reads the topic " + topic);
+    }
+
+    /** Print all replies of the last time to a request: copies of one reply have the same reply-id. */
+    void find(String id, Duration last) {
+        try (var replies = consumer(Map.of())) {
+            var partitions = assign(replies);
+            long since = System.currentTimeMillis() - last.toMillis();
+            var ends = replies.endOffsets(partitions);
+            replies.offsetsForTimes(partitions.stream().collect(Collectors.toMap(one -> one, one -> since)))
+                .forEach((one, found) -> replies.seek(one, found == null ? ends.get(one) : found.offset()));
+            while (partitions.stream().anyMatch(one -> replies.position(one) < ends.get(one))) {
+                for (ConsumerRecord<String, String> reply : replies.poll(POLL)) {
+                    if (id.equals(reply.key())) {
+                        print(reply);
+                    }
+                }
+            }
+        }
+    }
+
+    /** Read all partitions of the replies, without a group. */
+    private List<TopicPartition> assign(KafkaConsumer<String, String> replies) {
+        var partitions = replies.partitionsFor(prefix + "replies").stream()
+            .map(partition -> new TopicPartition(partition.topic(), partition.partition())).toList();
+        replies.assign(partitions);
+        return partitions;
+    }
+
+    private static void print(ConsumerRecord<String, String> reply) {
+        System.out.println(header(reply, "status") + " " + header(reply, "completed-by") + " " + reply.value());
     }
 
     /** Acknowledge the orders that request a label; processes of a group share them. */

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 WIRE = "\n".join((ROOT / f"docs/reference/{page}.md").read_text("utf-8") for page in ("wire", "wire-messages"))
 LANGUAGES = (ROOT / "docs/guides/other-languages.md").read_text("utf-8")
 CLIENTS = ROOT / "docs" / "clients"
+PROGRAMS = sorted(path for path in CLIENTS.iterdir() if path.suffix in {".java", ".py"})
 SCHEMAS = Contract().document["components"]["schemas"]
 TAGS = {tag for schema in SCHEMAS.values() for tag in schema.get("properties", {}).get("type", {}).get("enum", ())}
 MEMBERS = {name for schema in SCHEMAS.values() for name in schema.get("properties", {})}
@@ -28,8 +29,14 @@ VALUES = set(re.findall(r'"((?:[a-z]+[_-]?)+)"', str(SCHEMAS | HEADERS).replace(
 OF_OTHERS = {
     *("isolation.level=read_committed", "acks=all", "partitioner=murmur2_random", "in", "headers.correlation-id"),
     *("message.timestamp.type=LogAppendTime", "continue", "true", "false", "TOPIC-PARTITION-OFFSET"),
-    *("log.retention.hours", "retention.ms", "find", "Blake2bDigest(128)", "org.bouncycastle:bcprov-jdk18on"),
-    "/errors",
+    *(
+        "log.retention.hours",
+        "retention.ms",
+        "find",
+        "Blake2bDigest(128)",
+        "org.bouncycastle:bcprov-jdk18on",
+        "/errors",
+    ),
     *("ce_", "application/json", "+json", "text/", "content-transfer-encoding"),
 }
 CODES = re.findall(r'(?m)^code = "(.*)"', (ROOT / "ackstream" / "protocol" / "errors.toml").read_text("utf-8"))
@@ -69,17 +76,18 @@ def test_every_type_of_record_that_consumers_and_workers_write_is_on_the_wire_pa
     }
 
 
-def test_the_page_shows_parts_of_springs_program_as_they_are_and_names_all_programs() -> None:
-    program = (CLIENTS / "SpringRequester.java").read_text("utf-8")
+def test_the_page_shows_parts_of_springs_programs_as_they_are_and_names_all_programs() -> None:
+    texts = [(CLIENTS / f"Spring{name}.java").read_text("utf-8") for name in ("Requester", "Party")]
     shown = re.findall(r"(?s)```java\n(.*?)```", LANGUAGES)
     assert shown
-    assert [part for part in shown if indent(part, " " * 12) not in program] == []
+    parts = [[indent(part, " " * width) for width in (4, 12)] for part in shown]
+    assert [part for part in parts if not any(one in text for one in part for text in texts)] == []
     # the hand-over between Spark jobs is on the page of those
-    programs = {program.name for program in CLIENTS.iterdir()} - {"handover.py"}
+    programs = {program.name for program in PROGRAMS} - {"handover.py"}
     assert set(re.findall(r"clients/(\w+\.(?:java|py))", LANGUAGES)) == programs
 
 
-@pytest.mark.parametrize("program", sorted(CLIENTS.iterdir()), ids=lambda program: program.name)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_program_uses_members_headers_and_types_that_exist(program: Path) -> None:
     text = program.read_text("utf-8")
     members = set(re.findall(r'\.(?:path|put|set|has|withArray)\("(\w+)"', text))
@@ -99,3 +107,7 @@ def test_the_page_names_the_jars_that_the_tests_run_with() -> None:
     named = set(re.findall(r"`([a-z.]+:[a-z-]+:[\d.]+)`", LANGUAGES))
     assert len(named) == 3
     assert named <= pinned
+    pom, of = ET.parse(CLIENTS / "pom.xml"), {"": "http://maven.apache.org/POM/4.0.0"}
+    parts = ("groupId", "artifactId", "version")
+    resolved = {":".join(one.findtext(part, "", of) for part in parts) for one in pom.iterfind(".//dependency", of)}
+    assert resolved == named

@@ -18,6 +18,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from ackstream.client import Ack, LabelsTakenError, Publisher, Responder, SampleReader, WriterQos
 from ackstream.kafka.topics import ensure_topics
 from ackstream.local import machine
+from ackstream.protocol.record_headers import SPRING_CORRELATION_ID
 from ackstream.settings import Kafka, Settings
 from tests.contract.checking import Contract
 from tests.harness.acknowledging import TOPICS, Acknowledging
@@ -45,10 +46,11 @@ final class Over {
         long timestamp = System.currentTimeMillis() - Long.parseLong(arguments[0]);
         System.out.println(AcknowledgingParty.isOver(timestamp, arguments[1]));
         System.out.println(OrderRequests.isOver(timestamp, arguments[1]));
+        System.out.println(SpringParty.isOver(timestamp, arguments[1]));
     }
 }
 """
-"""Prints whether the timeout of a request of an age in milliseconds is over, by both programs that check it."""
+"""Prints whether the timeout of a request of an age in milliseconds is over, by each program that checks it."""
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +104,24 @@ def test_springs_template_gets_the_answer_and_the_timeout(
     assert '"nobody:here":{"status":408' in silent
     for topic in ("signals", "acks", "replies"):
         assert _unfit(kafka, topic) == []
+
+
+def test_springs_template_completes_with_the_reply_that_the_page_on_testing_has(kafka: Kafka, run: Run) -> None:
+    (shown,) = re.findall(
+        r"```\n(key: .*?)\n```", (CLIENTS.parent / "guides" / "testing.md").read_text("utf-8"), re.DOTALL
+    )
+    *lines, value = shown.splitlines()
+    named = dict(line.split(": ", 1) for line in lines)
+    key = named.pop("key").encode()
+    ensure_topics(Settings(kafka=kafka), ("signals", "replies"))
+    with ThreadPoolExecutor() as pool, KafkaProducer(bootstrap_servers=kafka.bootstrap) as producer:
+        running = pool.submit(run, "SpringRequester", "org.acme:lamp", "on", "fleet:done")
+        (request, *_) = eventually(lambda: records(kafka, "signals"), "the request")
+        headers = [(name, text.encode()) for name, text in named.items() if name != SPRING_CORRELATION_ID]
+        headers.append((SPRING_CORRELATION_ID, dict(request.headers)[SPRING_CORRELATION_ID]))
+        producer.send(kafka.topic("replies"), key=key, value=value.encode(), headers=headers).get(PATIENCE_SECONDS)
+        assert running.result() == [f"204 acknowledgements {value}"]
+    assert _unfit(kafka, "replies") == []
 
 
 def test_a_party_declares_its_label_and_acknowledges_under_it(
@@ -170,7 +190,7 @@ def test_a_request_whose_timeout_is_over_is_not_acknowledged(
     program = module_of(CLIENTS / "orders.py")
     assert program.is_over(round(time.time() * 1000) - age_ms, timeout) is over
     in_java = run_java("clients", "Over", str(age_ms), timeout, classes=compiled[0])
-    assert in_java == [str(over).lower()] * 2
+    assert in_java == [str(over).lower()] * 3
 
 
 def test_orders_are_confirmed_by_record_headers(
@@ -186,15 +206,20 @@ def test_orders_are_confirmed_by_record_headers(
         # its timeout is over before a party has started: none confirms it
         over = [("requested-acks", ",".join(labels).encode()), ("timeout", b"1ms")]
         producer.send(orders, value=b"late", headers=over).get(PATIENCE_SECONDS)
-        for asks, confirms in (("OrderRequests", "orders.py"), ("orders.py", "OrderRequests")):
+        pairs = ("OrderRequests", "orders.py"), ("orders.py", "OrderRequests"), ("orders.py", "SpringParty")
+        for number, (asks, confirms) in enumerate(pairs):
             parties = [
                 pool.submit(run, confirms, "confirm", orders, f"responder-{label}", label, "1") for label in labels
             ]
-            (reply,) = run(asks, "ask", orders, "order-17", f"by {asks}", *labels)
+            (reply,) = run(asks, "ask", orders, "order-17", f"{number} by {asks}", *labels)
             for party in parties:
-                assert [line.split(" ", 2)[2] for line in party.result()] == [f"by {asks}"]
+                assert [line.split(" ", 2)[2] for line in party.result()] == [f"{number} by {asks}"]
             assert reply.startswith("200 acknowledgements ")
             assert all(f'"{label}":{{"status":200,"payload":' in reply for label in labels)
+        # a requester that has lost its reply finds it
+        (identity,) = {*re.findall(r'"correlation-id":"([^"]+)"', reply)}
+        found, unknown = (run("OrderRequests", "find", one, "600") for one in (identity, "unknown"))
+    assert ({*found}, unknown) == ({reply}, [])
     for topic in ("acks", "replies"):
         assert _unfit(kafka, topic) == []
 
