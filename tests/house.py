@@ -18,33 +18,33 @@ PACKAGE = ROOT / "ackstream"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BUDGETS: dict[str, tuple[int, int]] = {
-    "settings": (1_980, 8),
-    "protocol": (6_488, 31),
-    "kafka": (1_996, 8),
-    "spark": (3_294, 12),
-    "lake": (1_716, 8),
-    "jobs": (10_335, 39),
-    "client": (10_139, 39),
-    "dataframe": (360, 3),
-    "redriving": (523, 3),
-    "observe": (1_433, 7),
-    "gateway": (5_611, 22),
+    "settings": (1_981, 8),
+    "protocol": (6_496, 31),
+    "kafka": (2_021, 8),
+    "spark": (3_298, 12),
+    "lake": (1_743, 8),
+    "jobs": (10_409, 39),
+    "client": (10_175, 39),
+    "dataframe": (397, 3),
+    "redriving": (508, 3),
+    "observe": (1_448, 7),
+    "gateway": (5_592, 22),
     "connectivity": (4_244, 15),
     "aio": (619, 2),
     "testing": (750, 4),
-    "local": (1_123, 4),
-    "cli": (2_193, 7),
+    "local": (867, 3),
+    "cli": (2_231, 7),
     "": (191, 3),
 }
 """Lines and modules of each package. A module is a file with code: an empty ``__init__.py`` is none.
 
 Raise a number only in a commit that names what the user gets for it, and lower another one for it."""
 
-LINES, MODULES = 52_995, 215
+LINES, MODULES = 52_970, 214
 """The whole package. The goal is 53,000 lines in 215 modules."""
 
 CORE = ("protocol", "settings", "kafka", "spark", "lake", "jobs", "client", "observe")
-CORE_LINES = 34_585
+CORE_LINES = 34_776
 """What a newcomer opens: these packages without the query plane. The goal is 35,000."""
 QUERY_PLANE = ("jobs/query", "client/queries", "protocol/queries.py")
 

@@ -194,7 +194,7 @@ PORTABLE = {
     *("desc", "distinct", "else", "end", "exists", "from", "group", "having", "in", "is", "join", "left", "like"),
     *("limit", "not", "null", "on", "or", "order", "over", "partition", "select", "then", "union", "when", "where"),
 }
-FUNCTIONS = {"coalesce", "count", "cume_dist", "max", "min", "sum"}
+FUNCTIONS = {"coalesce", "count", "cume_dist", "lead", "max", "min", "sum"}
 """The words of SQL that Trino, Spark and DuckDB have, with one meaning."""
 RESERVED = {"at", "auto", "offset"}
 """The names of columns that need quotes: in Trino ``auto``, in DuckDB the others."""

@@ -1,4 +1,4 @@
--- Consumers of queues: per queue and consumer the messages received, returned and settled, and the last time.
+-- Messages that consumers took from queues: those received, returned and settled, and the last time.
 -- queue: name of the queue
 -- consumer: name of the consumer
 -- delivered: deliveries to it

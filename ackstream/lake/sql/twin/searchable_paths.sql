@@ -1,4 +1,4 @@
--- Searchable paths: per path the number of things that have it, its values and their range; most frequent first.
+-- Paths that a search can use: the number of things that have each, its values and their range; most frequent first.
 -- path: path within the thing, as in RQL
 -- things: how many things have it
 -- distinct_values: how many different values
