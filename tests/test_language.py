@@ -38,7 +38,7 @@ def test_a_text_uses_the_words_of_the_field(path: Path) -> None:
 
 
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
-NAMED_TEST = re.compile(r"(?P<file>[\w/.]+\.py)?::(?P<name>\w+)")
+NAMED_TEST = re.compile(r"(?P<file>[\w/.]+\.py)?::(?P<name>test_\w+)")
 NAMED_FILE = re.compile(r"(?<![\w/.:-])(?:[\w-]+/)+[\w-]+\.(?:py|md|json|toml|xml|properties|ipynb)(?!\w)")
 LEVELS = (".", "ackstream", "docs")
 """A page names files from here, or from its own directory."""
