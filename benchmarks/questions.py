@@ -226,7 +226,12 @@ _COLUMNS: dict[str, tuple[dict[str, str], str]] = {
 def fill(lake: Lake, number: int, days: int = DAYS) -> dict[str, int]:
     """Append the rows of a number of requests to existing tables, a day at a time; return the rows of each table."""
     counts = dict.fromkeys(_COLUMNS, 0)
-    groups = WriterProperties(max_row_group_size=ROWS_OF_A_GROUP)
+    # a large file stays whole
+    written: dict[str, Any] = {
+        "mode": "append",
+        "target_file_size": 2**30,
+        "writer_properties": WriterProperties(max_row_group_size=ROWS_OF_A_GROUP),
+    }
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for at in range(days):
@@ -245,7 +250,7 @@ def fill(lake: Lake, number: int, days: int = DAYS) -> dict[str, int]:
                 counts[name] += rows.num_rows
                 half = rows.num_rows if maintained else rows.num_rows // 2
                 for part in filter(len, (rows.slice(0, half), rows.slice(half))):
-                    write_deltalake(lake.table(name), part, mode="append", writer_properties=groups)
+                    write_deltalake(lake.table(name), part, **written)
     return counts
 
 
