@@ -52,7 +52,9 @@ class Contract:
 
 
 def _text(schema: dict[str, Any], content: bytes) -> str:
-    return base64.b64encode(content).decode() if "contentEncoding" in schema else content.decode()
+    # a message says nothing of a header that is not its own
+    errors = "strict" if schema else "replace"
+    return base64.b64encode(content).decode() if "contentEncoding" in schema else content.decode(errors=errors)
 
 
 def _payload(content_type: str, value: bytes | None) -> Any:

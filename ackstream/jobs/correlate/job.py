@@ -27,7 +27,7 @@ from ackstream.protocol.ledger import DEAD_LETTER_BYTES
 from ackstream.settings import Correlate, Kafka, Settings
 from ackstream.spark import kafka as spark_kafka
 from ackstream.spark.batches import Trigger
-from ackstream.spark.checkpoint import Checkpoint, CheckpointRules, Resharding
+from ackstream.spark.checkpoint import DRAFT, Checkpoint, CheckpointRules, Resharding
 from ackstream.spark.job import Job
 from ackstream.spark.operator import SHUFFLE_PARTITIONS, ShardBatch, operate, shard_keys
 from ackstream.spark.pieces import Aside
@@ -53,7 +53,9 @@ def check(spark: SparkSession, settings: Settings) -> None:
     if settings.correlate.starting != "earliest" or spark.conf.get(spark_kafka.REHEARSAL, None) is not None:
         return
     location, ledger = settings.lake.checkpoint(NAME), settings.kafka.topic("ledger")
-    if Checkpoint(spark, location).planned is None:
+    checkpoint = Checkpoint(spark, location)
+    # the remedy for an interrupted migration is another one
+    if checkpoint.planned is None and not checkpoint.at(location + DRAFT).remembered:
         with connect_admin(settings.kafka) as admin:
             decided = any(ends(admin, replicas(admin, [ledger])).values())
         if decided:

@@ -90,7 +90,9 @@ def test_a_lost_checkpoint_is_refused_beside_the_decisions_that_it_would_repeat(
     monkeypatch: pytest.MonkeyPatch, ends: Any, starting: Any, rehearsal: str | None, *, planned: bool, refused: bool
 ) -> None:
     monkeypatch.setattr(job, "connect_admin", lambda _: nullcontext(Decided(*ends)))
-    monkeypatch.setattr(job, "Checkpoint", lambda _, __: SimpleNamespace(planned=Planned("q", 0) if planned else None))
+    newest = Planned("q", 0) if planned else None
+    draft = SimpleNamespace(remembered={})
+    monkeypatch.setattr(job, "Checkpoint", lambda *_: SimpleNamespace(planned=newest, at=lambda _: draft))
     spark: Any = SimpleNamespace(conf={REHEARSAL: rehearsal})
     settings = Settings(correlate=Correlate(starting=starting), kafka=Kafka(topic_prefix="a."))
     expected = r"^The topic a\.ledger has decisions of a checkpoint that is not at .*/correlate: .* correlate\.starting"
