@@ -6,7 +6,7 @@ import re
 import subprocess
 import zipfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,7 +53,7 @@ def resolve(configuration: str, console: Console | None = None, module: Path | N
         # another process may have fetched them while this one waited
         jars = present(configuration, module)
         if not jars:
-            jars = _fetch(cache, module, configuration, console)
+            jars = _verified(lambda: _fetch(cache, module, configuration, console), cache, module)
             write_file(listing, msgspec.json.encode([_entry(jar, cache) for jar in jars]))
     return jars
 
@@ -83,6 +83,27 @@ def _listing(configuration: str, module: Path) -> Path:
     return machine.cache() / "ivy" / f"listing-{configuration}-{digest}.json"
 
 
+def _verified(fetched: Callable[[], list[Path]], cache: Path, module: Path) -> list[Path]:
+    """Return the fetched jars once all have the listed hash; remove a wrong jar, and fetch it once more."""
+    pins, wrong = _pins(module), list[Path]()
+    for _ in range(2):
+        jars = {str(jar.relative_to(cache)): jar for jar in fetched()}
+        if unknown := [name for name in jars if name not in pins]:
+            raise LocalError(
+                f"The jar {unknown[0]} is not in {module.with_name(PINS)}: restore that file and {module.name}; after "
+                f"a change of versions, `make pins` writes it anew."
+            )
+        wrong = [jar for name, jar in jars.items() if pins[name] != hashlib.sha256(jar.read_bytes()).hexdigest()]
+        if not wrong:
+            return list(jars.values())
+        for jar in wrong:
+            jar.unlink(missing_ok=True)
+    raise LocalError(
+        f"The jar {wrong[0].name} that was fetched is not the one whose SHA-256 is in {module.with_name(PINS)}, and "
+        "was removed: do not use the server it came from. Without a mirror in ~/.m2/settings.xml it is Maven Central."
+    )
+
+
 def _pins(module: Path) -> dict[str, str]:
     path = module.with_name(PINS)
     try:
@@ -95,42 +116,26 @@ def _pins(module: Path) -> dict[str, str]:
 
 
 def _fetch(cache: Path, module: Path, configuration: str, console: Console) -> list[Path]:
-    """Return the jars once all have the listed hash; remove a wrong jar, and fetch it again."""
-    pins, class_path = _pins(module), cache / f"class-path-{configuration}.txt"
+    class_path = cache / f"class-path-{configuration}.txt"
     settings = machine.conf("ivysettings.xml")
     command: list[str | Path] = [
         machine.find_java().program, "-Xmx256m", f"-Dackstream.cache={cache}", *java_options(), "-jar", _ivy_jar(),
         "-settings", settings, "-ivy", module, "-confs", configuration,
         "-types", "jar", "bundle", "-cachepath", class_path,
     ]  # fmt: skip
-    problem, exchanged = "", list[Path]()
+    problem = ""
     for _ in range(ATTEMPTS):
         # downloaded jars stay in the cache: every attempt continues where the last one ended
         problem = _run_ivy(command, configuration, console)
         if problem:
             continue
         jars = [Path(path) for path in class_path.read_text("utf-8").strip().split(":")]
-        names = [str(jar.relative_to(cache)) for jar in jars]
-        if unknown := [name for name in names if name not in pins]:
-            raise LocalError(
-                f"The jar {unknown[0]} is not in {module.with_name(PINS)}: restore that file and {module.name}; after "
-                f"a change of versions, `make pins` writes it anew."
-            )
-        hashes = [hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars]
-        wrong = [jar for jar, name, found in zip(jars, names, hashes, strict=True) if found != pins[name]]
-        if not wrong:
+        broken = [jar for jar in jars if not zipfile.is_zipfile(jar)]
+        if not broken:
             return jars
-        # complete, but another file
-        exchanged = [jar for jar in wrong if zipfile.is_zipfile(jar)]
-        problem = f"{wrong[0].name} is incomplete"
-        for jar in wrong:
+        for jar in broken:
             jar.unlink(missing_ok=True)
-    if exchanged:
-        raise LocalError(
-            f"The jar {exchanged[0].name} that was fetched is not the one whose SHA-256 is in {module.with_name(PINS)},"
-            " and was removed: do not use the server it came from. Without a mirror in ~/.m2/settings.xml it is Maven"
-            " Central."
-        )
+        problem = f"{broken[0].name} is incomplete"
     raise LocalError(
         f"The {configuration} jars could not be fetched after {ATTEMPTS} attempts ({problem}): check the network, or "
         f"name a mirror of Maven Central in ~/.m2/settings.xml, and run `ackstream jars` again, which continues "

@@ -15,6 +15,8 @@ from rich.console import Console
 
 from ackstream.errors import LocalError
 from ackstream.local import jars, machine
+from tests.harness.pages import ROOT
+from tests.harness.scripts import module_of
 from tests.local.programs import java_home
 
 # Stands for Ivy: every run takes the next step of the plan and is counted; what it prints is Ivy's own text
@@ -169,7 +171,7 @@ def test_a_jar_that_is_not_the_listed_one_is_removed_and_fetched_again(ivy: Ivy,
 
 
 def test_a_server_that_gives_another_jar_is_not_believed(ivy: Ivy, cache: Path):
-    ivy.plan("other", "other", "other")
+    ivy.plan("other", "other")
     sentence = (
         r"^The jar one-1\.jar that was fetched is not the one whose SHA-256 is in .*jars\.sha256, and was removed: "
     )
@@ -186,6 +188,13 @@ def test_a_jar_that_is_not_listed_is_refused(ivy: Ivy, tmp_path: Path):
         LocalError, match=r"^The jar two-2\.jar is not in .*jars\.sha256: restore that file and ivy\.xml;"
     ):
         jars.resolve("spark")
+
+
+def test_the_list_is_written_anew_from_jars_that_it_lacks(ivy: Ivy, tmp_path: Path):
+    pins, module = module_of(ROOT / "requirements/pins.py"), tmp_path / "conf" / "ivy.xml"
+    module.with_name("jars.sha256").write_text(LIST.splitlines()[0])
+    ivy.plan("whole")
+    assert pins.fetched("spark", module) == {name: digest for digest, name in map(str.split, LIST.splitlines())}
 
 
 @pytest.mark.parametrize("text", [None, "one two three\n"])
