@@ -57,7 +57,7 @@ def ackstream(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 def test_an_installed_command_explains_itself(ackstream: Callable[..., str]) -> None:
     text = ackstream("--help")
-    assert "Durable acknowledgements for commands over Kafka." in text
+    assert "Durable acknowledgements for commands and records over Kafka." in text
     assert all(name in text for name in ("demo", "up", "submit", "gateway", "migrate"))
 
 
