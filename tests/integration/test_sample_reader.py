@@ -508,18 +508,3 @@ def test_the_examples_of_the_guide_run_one_after_the_other(
     assert "booking shop-1 1 b'{\"price\": 7}'\nall have finished" in told
     assert "audited [b'{\"price\": 8}']" in told
     assert "[('carrier', 1, b'at the door')]" in told
-
-
-def test_the_examples_of_the_page_run_one_after_the_other(
-    topics: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names: dict[str, Any] = {}
-    for example in pages.examples("docs/compatibility/connext.md"):
-        own: dict[str, Any] = {}
-        pages.run(example, Settings(kafka=topics), tmp_path, monkeypatch, own)
-        names |= own
-    told = capsys.readouterr().out
-    assert "('shipping',) has not acknowledged 1" in told
-    assert sorted((ack.seq, ack.response) for ack in names["confirmed"]) == [(1, b"shipped later"), (2, b"shipped")]
-    assert "packing b'7'" in told
-    assert "audited [b'8']" in told
