@@ -659,7 +659,7 @@ def test_a_new_checkpoint_begins_with_what_is_stored_from_now_on_and_never_besid
         JOB.start(system.spark, settings)
 
 
-EXAMPLES = [*pages.examples("docs/guides/share-work.md"), *pages.examples("docs/compatibility/solace.md")]
+EXAMPLES = pages.examples("docs/guides/share-work.md")
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
