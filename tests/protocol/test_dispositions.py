@@ -80,7 +80,6 @@ def _row(page: str, begin: str) -> str:
         ("operate/monitoring.md", "| `ackstream_requests_total`", COMPLETIONS),
         ("concepts/glossary.md", "| disposition |", ACKNOWLEDGEMENTS),
         ("compatibility/ditto.md", "- **Unused acks are rows**", UNUSED),
-        ("project/architecture.md", "disposition: `duplicate`", UNUSED),
     ],
 )
 def test_the_docs_list_all_words(page: str, begin: str, words: Mapping[str, str] | list[str]) -> None:
