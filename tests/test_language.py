@@ -110,8 +110,3 @@ def _commands(path: Path, program: str) -> set[str]:
 def test_every_command_that_a_page_names_exists(path: Path) -> None:
     assert _commands(path, "make") <= TARGETS.keys()
     assert _commands(path, "ackstream") <= typer.main.get_command(app).commands.keys()  # type: ignore[attr-defined]
-
-
-def test_contributing_describes_what_make_help_lists() -> None:
-    described = _commands(ROOT / "docs/project/contributing.md", "make")
-    assert described == TARGETS.keys() - {"help"}
