@@ -34,6 +34,8 @@ PAGES = [*DOCS, *(path for path in HOOK.PAGES if path.endswith(".md"))]
 """The pages of the project that are in the site."""
 EVIDENCE = "docs/project/evidence/"
 """Tables that prove statements; readers search them."""
+IN_MENU = [page for page in DOCS if not page.startswith(EVIDENCE)]
+"""The pages that the menu names."""
 LONGEST = 1_800
 """Words of a page, with those of its code."""
 
@@ -46,19 +48,27 @@ def _named(entry: Any) -> Iterator[str]:
             yield from _named(inner)
 
 
-def test_the_navigation_names_every_page_once() -> None:
+def test_the_navigation_names_every_page_once_except_evidence() -> None:
     named = list(_named(CONFIGURATION["nav"]))
-    assert sorted(named) == sorted([*(page.removeprefix("docs/") for page in DOCS), *HOOK.PAGES.values()])
+    assert sorted(named) == sorted([*(page.removeprefix("docs/") for page in IN_MENU), *HOOK.PAGES.values()])
+    assert CONFIGURATION["not_in_nav"].split() == [f"/{EVIDENCE.removeprefix('docs/')}"]
+
+
+def test_a_page_of_the_project_links_every_page_of_evidence() -> None:
+    links = {link["path"] for link in _LINK.finditer(_text("docs/project/contributing.md"))}
+    assert {posixpath.relpath(page, "docs/project") for page in set(DOCS) - set(IN_MENU)} <= links
 
 
 def test_the_list_for_programs_has_a_line_about_every_page_in_the_order_of_the_navigation() -> None:
     lines = [line for line in _text("docs/llms.txt").splitlines() if line.startswith("- ")]
     listed = [re.fullmatch(r"- \[[^\]]+]\((?P<path>[^)]+)\): .+", line) for line in lines]
-    navigation = [path for path in _named(CONFIGURATION["nav"]) if path not in HOOK.PAGES.values()]
-    assert [entry and entry["path"] for entry in listed] == navigation
+    paths = [entry and f"docs/{entry['path']}" for entry in listed]
+    navigation = [f"docs/{path}" for path in _named(CONFIGURATION["nav"]) if path not in HOOK.PAGES.values()]
+    assert paths[: len(navigation)] == navigation
+    assert sorted(map(str, paths[len(navigation) :])) == sorted(set(DOCS) - set(IN_MENU))
 
 
-@pytest.mark.parametrize("page", [page for page in DOCS if not page.startswith(EVIDENCE)])
+@pytest.mark.parametrize("page", IN_MENU)
 def test_a_page_has_at_most_1800_words(page: str) -> None:
     assert len((ROOT / page).read_text("utf-8").split()) <= LONGEST, "divide the page by a reader's question"
 
