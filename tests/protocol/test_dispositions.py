@@ -78,7 +78,7 @@ def _row(page: str, begin: str) -> str:
     [
         ("operate/monitoring.md", "| `ackstream_acknowledgements_total`", ACKNOWLEDGEMENTS),
         ("operate/monitoring.md", "| `ackstream_requests_total`", COMPLETIONS),
-        ("concepts/glossary.md", "| disposition |", ACKNOWLEDGEMENTS),
+        ("concepts/glossary.md", "- **disposition**", ACKNOWLEDGEMENTS),
         ("compatibility/ditto.md", "- **Unused acks are rows**", UNUSED),
     ],
 )
