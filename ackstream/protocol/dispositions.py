@@ -13,7 +13,7 @@ AckDisposition: TypeAlias = Literal[
 
 ACKNOWLEDGEMENTS: Final[dict[AckDisposition, str]] = {
     "accepted": "it counts",
-    "progress": "its party works on it, and may have requested more time (status 102)",
+    "progress": "its party works on it (status 102)",
     "duplicate": "the label was acknowledged before, and the request was open",
     "unrequested": "its label was not requested",
     "late": "the request was decided; also if the label was acknowledged before",
