@@ -77,7 +77,7 @@ def down() -> None:
 
 
 def status(*, as_json: AsJson = False) -> None:
-    """Show settings file, installed parts and state of Kafka; exit 3 if Kafka does not respond."""
+    """Show settings file, installed parts and state of Kafka."""
     from ackstream.local import jars
     from ackstream.settings.loading import DEFAULT_FILE, settings_file
 
@@ -270,7 +270,7 @@ def password() -> None:
 def register() -> None:
     """Register the Delta tables, and the predefined questions as views, in the catalog of lake.catalog.
 
-    Nothing is copied, and the jobs may keep running. Repeat it after an upgrade and when a job has made new tables.
+    Repeat it after an upgrade and when a job has made new tables.
     """
     from ackstream.lake import maintenance
     from ackstream.spark.session import quiet_session
@@ -300,8 +300,8 @@ def redrive(
     """Send dead letters to their origin, each once, even if the command is killed and run again.
 
     Columns: id, reason, queue, subject, topic, partition, given_up_at, deliveries, correlation_id; with --from: id,
-    reason, topic, partition, given_up_at, key, value. Each sent letter has a row in the table audit. Exit 1 if many
-    come back. Example: ackstream redrive "queue = 'orders'"
+    reason, topic, partition, given_up_at, key, value. Exit 1 if many come back.
+    Example: ackstream redrive "queue = 'orders'"
     """
     from ackstream.redriving import redrive as run
 

@@ -154,7 +154,7 @@ def _reason(error: BaseException) -> BaseException:
 def conformance(
     paths: Annotated[list[Path], typer.Argument(help="Files of cases (JSON Lines), or directories.", metavar="PATH")],
 ) -> None:
-    """Run Ditto Protocol cases against the library; exit 1 if one fails or has an unknown kind."""
+    """Run Ditto Protocol cases against the library; exit 1 if one fails."""
     raise typer.Exit(machine.shared_with_tests("conformance/runner.py").main(paths))
 
 
@@ -224,7 +224,7 @@ def run_together(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the spark-submit command.")] = False,
     standby: Standby = False,
 ) -> None:
-    """Run several jobs in one Spark session, which needs less memory than one session per job.
+    """Run several jobs in one Spark session, which saves memory.
 
     When one ends, all end. A mirror runs alone: `ackstream submit mirror NAME`.
     """

@@ -45,7 +45,6 @@ def publish(
 ) -> None:
     """Publish messages, and print the receipt of each: CLIENT/SEQ, stage, and time from sending to acknowledgement.
 
-    Exit 1 if one is refused, 3 if one is not acknowledged in time.
     Example: ackstream publish '{"price": 7}' --topic orders --name desk
     """
     from ackstream import client

@@ -66,8 +66,8 @@ def send(  # noqa: PLR0913 - the options of a command line
 ) -> None:
     """Send a command, a message or a record of any kind, and print the reply.
 
-    The status goes to standard error, the value (with --json the reply) to standard output. Exit 0 for a status of 2xx,
-    1 for another, 3 without a reply. Example: ackstream send org.acme:lamp /attributes/on true --ack fleet:done
+    The status goes to standard error, the value (with --json the reply) to standard output.
+    Example: ackstream send org.acme:lamp /attributes/on true --ack fleet:done
     """
     from ackstream.protocol.ditto import headers
     from ackstream.protocol.ditto.envelopes import decode

@@ -56,7 +56,7 @@ def outcomes(
     """Answer a predefined question from the Delta tables.
 
     Durations have a unit and shares are percentages; --json and `ackstream sql` print plain numbers.
-    Exit 1 if no table has the request, message or trace. Example: ackstream outcomes unfinished-samples
+    Example: ackstream outcomes unfinished-samples
     """
     from ackstream.lake import reading
     from ackstream.settings.base import nearest
@@ -154,7 +154,7 @@ def sql(
 ) -> None:
     """Query the Delta tables with SQL of DuckDB: each table and each question is a view. Without SQL, list the tables.
 
-    Times are UTC; bytes are text if UTF-8, else base64. The result of each statement is printed.
+    Times are UTC; bytes are text if UTF-8, else base64.
     Example: ackstream sql "SELECT status, count(*) FROM outcomes GROUP BY status"
     """
     if as_csv and as_json:
@@ -286,7 +286,7 @@ def maintain(
 ) -> None:
     """Compact the Delta tables, order the rows of past days, and delete unneeded files; jobs may keep running.
 
-    If a table fails, the others are maintained; exit 1.
+    If a table fails, the others are maintained.
     """
     from ackstream.lake import maintenance
     from ackstream.spark.session import quiet_session
