@@ -38,6 +38,8 @@ IN_MENU = [page for page in DOCS if not page.startswith(EVIDENCE)]
 """The pages that the menu names."""
 LONGEST = 1_800
 """Words of a page, with those of its code."""
+TOTAL = 45_000
+"""Words of README and all pages of docs without evidence, as ``wc -w`` counts them."""
 
 
 def _named(entry: Any) -> Iterator[str]:
@@ -68,9 +70,19 @@ def test_the_list_for_programs_has_a_line_about_every_page_in_the_order_of_the_n
     assert sorted(map(str, paths[len(navigation) :])) == sorted(set(DOCS) - set(IN_MENU))
 
 
+def _words(page: str) -> int:
+    return len((ROOT / page).read_text("utf-8").split())
+
+
 @pytest.mark.parametrize("page", IN_MENU)
 def test_a_page_has_at_most_1800_words(page: str) -> None:
-    assert len((ROOT / page).read_text("utf-8").split()) <= LONGEST, "divide the page by a reader's question"
+    assert _words(page) <= LONGEST, "divide the page by a reader's question"
+
+
+def test_readme_and_docs_have_at_most_45000_words() -> None:
+    words = {page: _words(page) for page in ("README.md", *IN_MENU)}
+    longest = sorted(words, key=lambda page: -words[page])[:5]
+    assert sum(words.values()) <= TOTAL, f"say a fact once; the longest pages: {longest}"
 
 
 def test_every_file_that_the_hook_adds_exists() -> None:
