@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ackstream.settings import Settings
 
 FAILED, WRONG_INPUT, NO_ANSWER, INTERRUPTED = 1, 2, 3, 130
-"""The exit codes of all commands, besides 0; ``docs/operate/operations.md`` has the table."""
+"""The exit codes of all commands, besides 0; ``docs/operate/operations.md`` lists them."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Count = Annotated[int | None, typer.Option(min=1, help="Stop after N; without it at Ctrl-C.", metavar="N")]
