@@ -57,9 +57,7 @@ class Bind(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queu
 
 
 class Alive(_Record, frozen=True, omit_defaults=True, tag_field="type", tag="queue_alive"):
-    """Keeps a session alive; sent several times within its lease.
-
-    It is the transport ack (S15) and settles nothing.
+    """Keeps a session alive; sent several times within its lease. It is the transport ack (S15) and settles nothing.
 
     :ivar received: the answers up to this number have arrived, or were reported as missing: the leases of their
         messages begin
