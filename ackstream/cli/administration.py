@@ -198,7 +198,8 @@ def _topics(settings: Settings) -> str | AckstreamError:
     except AckstreamError as error:
         return error
     missing = [name for name in topics.TOPICS if settings.kafka.topic(name) not in existing]
-    return f"{len(topics.TOPICS) - len(missing)}" + (f"; missing: {', '.join(missing)}" if missing else "")
+    further = f"; missing, or hidden from this login: {', '.join(missing)}" if missing else ""
+    return f"{len(topics.TOPICS) - len(missing)}{further}"
 
 
 def acls(

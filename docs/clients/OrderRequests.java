@@ -25,7 +25,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * orders: {@code OrderRequests BOOTSTRAP PREFIX confirm TOPIC GROUP LABEL COUNT}; or finds the reply of the last seconds
  * to an earlier request: {@code OrderRequests BOOTSTRAP PREFIX find ID SECONDS}.
  *
- * <p>It prints the status, what completed the request, and the reply; or {@code confirmed ID VALUE} for each order.
+ * <p>It prints the status, what completed the request, and the reply; or {@code confirmed ID VALUE} for each order. The
+ * standard error has the correlation-id of a request.
  */
 public final class OrderRequests {
 
@@ -69,6 +70,8 @@ public final class OrderRequests {
             // seeks at once: a reply that arrives before would be missed
             partitions.forEach(replies::position);
             String id = UUID.randomUUID().toString();
+            // with it the reply can be found later
+            System.err.println("correlation-id " + id);
             producer.send(record(topic, key, value, "correlation-id", id, "requested-acks", String.join(",", labels),
                 "timeout", TIMEOUT.toSeconds() + "s")).get();
             long end = System.nanoTime() + PATIENCE.toNanos();

@@ -74,7 +74,7 @@ public class SpringParty {
         if (ack.headers().toArray().length == 0) {
             ack.headers().add("correlation-id", coordinates.getBytes(UTF_8));
         }
-        ack.headers().add("label", label.getBytes(UTF_8));
+        ack.headers().add("label", label.getBytes(UTF_8)).add("content-type", "application/json".getBytes(UTF_8));
         // Spring commits the offset after this method: by then Kafka has stored the acknowledgement
         template.send(ack).get();
         System.out.println("confirmed " + coordinates + " " + order.value());

@@ -34,6 +34,8 @@ def ask(bootstrap: str, prefix: str, topic: str, key: str, value: str, *labels: 
             # seeks at once: a reply that arrives before would be missed
             replies.position(partition)
         correlation_id = str(uuid.uuid4()).encode()
+        # with it the reply can be found later
+        print("correlation-id", correlation_id.decode(), file=sys.stderr)  # noqa: T201
         headers = [
             ("correlation-id", correlation_id),
             ("requested-acks", ",".join(labels).encode()),

@@ -99,14 +99,19 @@ class SecuredBroker(Broker):
 
     def _write_settings(self, settings: Settings, party: str, user: str) -> Path:
         path = self.settings_file(party)
-        values = self.bootstrap, settings.kafka.topic_prefix, user, self._password_file(user), self._home / "ca.pem"
+        values = (
+            *(self.bootstrap, settings.kafka.topic_prefix, user, self._password_file(user), self._home / "ca.pem"),
+            # of its own: checkpoints count the offsets of one Kafka
+            *(self._home / "lake", self._home / "checkpoints"),
+        )
         # a text of JSON is one of TOML
-        bootstrap, prefix, username, password, ca = (json.dumps(str(value)) for value in values)
+        bootstrap, prefix, username, password, ca, lake, checkpoints = (json.dumps(str(value)) for value in values)
         text = (
             f"# Settings of the party {party}, written by `ackstream up --secure`: ACKSTREAM_CONF={path}\n"
             f"[kafka]\nbootstrap = {bootstrap}\ntopic_prefix = {prefix}\n"
             f'[kafka.security]\nprotocol = "SASL_SSL"\nmechanism = "{MECHANISM}"\nusername = {username}\n'
             f"password = {{ file = {password} }}\ntls = {{ ca = {ca} }}\n"
+            f"[lake]\npath = {lake}\ncheckpoints = {checkpoints}\n"
         )
         path.write_text(text, "utf-8")
         return path

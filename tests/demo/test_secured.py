@@ -16,6 +16,7 @@ from ackstream.errors import LocalError
 from ackstream.kafka.parties import PARTIES
 from ackstream.settings import Archive, Kafka, Lake, Local, Settings
 from ackstream.settings.kafka import KafkaSecurity
+from ackstream.settings.loading import load
 from tests.demo import secured as module
 from tests.demo.broker import CLUSTER_ID
 from tests.demo.secured import SecuredBroker, demo_settings, environment
@@ -73,6 +74,13 @@ def test_passwords_stay_and_are_long(secured: SecuredBroker) -> None:
 
 def test_each_party_has_a_settings_file(secured: SecuredBroker) -> None:
     assert {secured.settings_file(party).name for party in PARTIES} == {f"{party}.toml" for party in PARTIES}
+
+
+def test_the_settings_name_tables_and_checkpoints_of_their_own(secured: SecuredBroker) -> None:
+    secured._own_properties()
+    secured._password("correlate")
+    lake = load(secured._write_settings(Settings(), "correlate", "correlate"), {}).lake
+    assert {Path(lake.path), Path(lake.checkpoints)} == {secured._home / "lake", secured._home / "checkpoints"}
 
 
 # -- the demo ----------------------------------------------------------------------------------------------------------
