@@ -41,12 +41,13 @@ def write(spark: SparkSession, settings: str, topic: str, tables: str, name: str
     ids = [name, *(f"{name}.{number}" for number in range(2, 100))]
     # older requests are forgotten, so that their correlation-ids may be used again
     since = datetime.fromtimestamp(time() - 2 * seconds - DAY, timezone.utc).isoformat()
-    options = {"settings": settings, "correlation_id": ",".join(ids), "since": since}
+    options = {"settings": settings, "since": since}
     # the deadline of the other requests has passed
     current = f"unix_millis(started_at) > {round((time() - seconds) * 1000)}"
-    known = spark.read.format("ackstream.outcomes").options(**options).load()
+    known = spark.read.format("ackstream.outcomes").options(**options, correlation_id=",".join(ids)).load()
     known = known.selectExpr("*", f"{current} AS current").orderBy("decided_at").collect()
-    if found := [row for row in known if row.current]:
+    # one that timed out had a shorter timeout than this call
+    if found := [row for row in known if row.current and row.completed_by != "timeout"]:
         return found[-1]
     identity = next(one for one in ids if one not in {row.correlation_id for row in known})
     # a path of its own: parties may be reading that of an earlier call, whose request is open
@@ -56,7 +57,8 @@ def write(spark: SparkSession, settings: str, topic: str, tables: str, name: str
     asking = request.write.format("ackstream").mode("append").option("settings", settings)
     asking.options(topic=topic, labels=",".join(labels), timeout=timeout).save()
     until = monotonic() + seconds + GRACE
-    outcomes = spark.readStream.format("ackstream.outcomes").options(**options).load().where(current)
+    outcomes = spark.readStream.format("ackstream.outcomes").options(**options, correlation_id=identity).load()
+    outcomes = outcomes.where(current)
     query = outcomes.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect())).start()
     # it raises the error of a query that fails
     while not found and not query.awaitTermination(1) and monotonic() < until:
