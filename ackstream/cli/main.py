@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from ackstream import __version__, errors
 from ackstream.cli import administration, messages, monitoring, requests, tables, terminal
 from ackstream.local import machine
+from ackstream.observe.logs import log_failure
 
 if TYPE_CHECKING:
     from ackstream.connectivity.transports.transport import Runner
@@ -54,7 +55,8 @@ class Commands(TyperGroup):
         except Exception as error:
             if (own := _own_error(error)) is None:
                 raise
-            terminal.Terminal(stderr=True, soft_wrap=True).print(Text(str(own), style="red"))
+            if not log_failure(str(own)):
+                terminal.Terminal(stderr=True, soft_wrap=True).print(Text(str(own), style="red"))
             raise typer.Exit(exit_code(own)) from None
 
 

@@ -102,7 +102,7 @@ def inflight(
         echo_json(*found[:limit])
         return
     shown = found[: limit or SHOWN_REQUESTS]
-    Terminal().print(inflight_table(shown, now) if found else "No request is open.")
+    Terminal().print(inflight_table(shown, now) if found else "No request is open in the checkpoint.")
     if len(found) > len(shown):
         echo(f"{len(found) - len(shown):,} more are open; --limit {len(found)} shows all.")
 

@@ -66,7 +66,7 @@ class LogFormatter(logging.Formatter):
 
     def __init__(self, fields: Mapping[str, object], *, as_json: bool) -> None:
         super().__init__()
-        self._fields, self._as_json = fields, as_json
+        self._fields, self.as_json = fields, as_json
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line, and in a text those of a stack."""
@@ -75,7 +75,7 @@ class LogFormatter(logging.Formatter):
         known = {name: found[name] for name in FIELDS if found.get(name) is not None}
         at, message = datetime.fromtimestamp(record.created, timezone.utc), super().format(record)
         head = {"time": f"{at:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z", "level": record.levelname.lower()}
-        if self._as_json:
+        if self.as_json:
             line = {**head, **known, "logger": record.name, "message": message}
             return escaped(json.dumps(line, default=str, ensure_ascii=False))
         program = str(known.pop("program", ""))
@@ -111,6 +111,15 @@ class _Repetitions(logging.Filter):
         if left_out:
             record.msg, record.args = f"{record.getMessage()} ({left_out} more before)", None
         return True
+
+
+def log_failure(message: str) -> bool:
+    """Log why the process ends if its log consists of JSON lines; return whether it does."""
+    formatters = [handler.formatter for handler in logging.root.handlers]
+    found = any(isinstance(one, LogFormatter) and one.as_json for one in formatters)
+    if found:
+        logging.getLogger(__name__).error("%s", message)
+    return found
 
 
 HELD_LINES = 1_000

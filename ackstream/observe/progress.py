@@ -182,6 +182,8 @@ class _Queue:
         self.queue = queue
         self.at = self.lease = 0
         self.held: dict[str, _Held] = {}
+        # settlements that were read before their deliveries, which are on another topic
+        self.early: Latest[str, int] = Latest(HELD)
         self.consumers: dict[str, int] = {}
         self.recent = tuple(Trend(max(1, window // SLICES), SLICES) for _ in range(4))
         self.delivered, self.redelivered, self.settled, self.dead = self.recent
@@ -208,6 +210,8 @@ class QueueView:
                         held.worked = at
                 elif one.held.pop(message, None) is not None:
                     one.settled.add(at)
+                else:
+                    one.early[message] = at
         elif isinstance(request, (queues.Bind, queues.Alive)):
             one.consumers[request.consumer] = at
         elif isinstance(request, queues.Unbind):
@@ -227,7 +231,9 @@ class QueueView:
             if before is not None and before.count >= answer.count and before.consumer == answer.consumer:
                 # repeated after a crash, or because it did not arrive
                 return False
-            if before is not None or len(one.held) < HELD:
+            if (settled := one.early.get(answer.message, 0)) >= at:
+                one.settled.add(settled)
+            elif before is not None or len(one.held) < HELD:
                 one.held[answer.message] = _Held(answer.consumer, at, answer.count, at)
             one.delivered.add(at)
             if answer.redelivered:

@@ -289,7 +289,7 @@ def main(*jobs: Job) -> None:
                     HEALTH.beat(FIRST, time.monotonic())
                     log.info("Ready: %s. Metrics are %s.", names, served)
 
-    run_with_settings(run, jobs[0].name)
+    run_with_settings(run, "+".join(job.name for job in jobs))
 
 
 def _ended(settings: Settings, name: str, query: StreamingQuery, stop: threading.Event, seconds: float) -> bool:

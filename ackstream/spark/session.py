@@ -206,7 +206,7 @@ def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
         except EXPECTED as error:
             raise failure(settings.kafka, error) from error
     except AckstreamError as error:
-        sys.exit(str(error))
+        sys.exit(1 if logs.log_failure(str(error)) else str(error))
     except (Py4JNetworkError, ConnectionError):
         sys.exit("Spark's JVM has ended, and the job with it.")
 

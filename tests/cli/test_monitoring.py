@@ -141,7 +141,7 @@ def test_json_has_all_open_requests_unless_a_limit_is_given(monkeypatch: pytest.
 @pytest.mark.usefixtures("_no_spark")
 def test_no_open_request_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(job, "inflight", lambda *_: [])
-    assert run("inflight").stdout == "No request is open.\n"
+    assert run("inflight").stdout == "No request is open in the checkpoint.\n"
     assert run("inflight", "--json").stdout == ""
 
 

@@ -32,6 +32,12 @@ def test_without_the_system_s_broker_it_says_what_to_do(monkeypatch: pytest.Monk
     assert "ackstream up" in result.stderr
 
 
+def test_a_log_of_json_has_the_reason_why_a_program_does_not_start() -> None:
+    result = run("gateway", ACKSTREAM_GATEWAY_HOST="0.0.0.0", ACKSTREAM_LOG_FORMAT="json")
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    assert (result.exit_code, lines[-1]["level"], "gateway.host" in lines[-1]["message"]) == (2, "error", True)
+
+
 def test_an_open_gateway_on_an_address_others_reach_does_not_start() -> None:
     result = run("gateway", ACKSTREAM_GATEWAY_HOST="0.0.0.0")
     assert result.exit_code == 2

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 import pytest
 
 from ackstream.errors import SettingsError
-from ackstream.observe.logs import REPEAT_SECONDS, about, begin, configure, remark
+from ackstream.observe.logs import REPEAT_SECONDS, about, begin, configure, log_failure, remark
 from ackstream.settings import Log
 
 TITLE = "\x1b]0;pwned\x07"
@@ -116,6 +116,10 @@ def test_the_lines_about_the_settings_have_the_format_and_the_level_that_these_n
     for line in found:
         text = line if wrong else json.loads(line)["message"]
         assert "The settings are those of" in text
+    # text for people is printed by those who know where it goes
+    assert log_failure("Kafka is away.") is not wrong
+    last = capsys.readouterr().err.splitlines()
+    assert [json.loads(line)["message"] for line in last] == ([] if wrong else ["Kafka is away."])
 
 
 def test_what_a_block_is_about_ends_with_it() -> None:

@@ -152,6 +152,19 @@ def test_a_message_is_held_until_it_is_settled() -> None:
     assert line(view) == QueueLine("work", 1, 1, 8_000, 1, 2, 0, 1, 0, 3_000)
 
 
+def test_a_settlement_that_is_read_before_its_delivery_counts() -> None:
+    # they are on two topics, and the past of one may be read first
+    view = QueueView(WINDOW)
+    view.request(SettleMessages(**WHO, messages=("m1",), outcome="failed"), 2_000)
+    view.request(SettleMessages(**WHO, messages=("m1", "m2")), 4_000)
+    assert view.answer(delivered("m1"), 1_000)
+    assert view.answer(delivered("m1", count=2), 3_000)
+    assert view.answer(delivered("m2"), 3_500)
+    assert view.answer(delivered("m1", count=3), 5_000)
+    found = line(view)
+    assert (found.delivered, found.settled, found.held, found.most) == (4, 3, 1, 3)
+
+
 def test_a_copy_of_a_delivery_counts_once_and_a_redelivery_again() -> None:
     view = QueueView(WINDOW)
     assert view.answer(delivered("m1"), 1_000)

@@ -28,7 +28,7 @@ from ackstream.jobs.settle.job import JOB as SETTLE
 from ackstream.jobs.twin.job import INDEX
 from ackstream.jobs.twin.job import JOB as TWIN
 from ackstream.kafka.topics import CLOCK, LEASE, TOPICS
-from ackstream.settings import Kafka, Lake, Metrics, Persist, Settings
+from ackstream.settings import Kafka, Lake, Log, Metrics, Persist, Settings
 from ackstream.settings.jobs import QueueJob, QueueSettings, Settle
 from ackstream.settings.loading import with_values
 from ackstream.spark import job as spark_job
@@ -378,7 +378,10 @@ def test_no_new_checkpoint_takes_the_place_of_one_whose_migration_was_interrupte
 
 
 def _main(
-    monkeypatch: pytest.MonkeyPatch, wait: Callable[[threading.Event], bool], stop: threading.Event | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    wait: Callable[[threading.Event], bool],
+    stop: threading.Event | None = None,
+    settings: Settings | None = None,
 ) -> list[str]:
     """Run two jobs whose queries wait like this, for a signal among other things; return what happened to them."""
     stop, seen = stop or threading.Event(), []
@@ -394,7 +397,7 @@ def _main(
         yield None, stop
 
     monkeypatch.setattr(spark_job, "driver", driver)
-    monkeypatch.setattr("ackstream.settings.load", Settings)
+    monkeypatch.setattr("ackstream.settings.load", lambda: settings or Settings())
     spark_job.main(*(SimpleNamespace(name=name, running=partial(running, name)) for name in "xy"))  # type: ignore[arg-type]
     return seen
 
@@ -695,6 +698,17 @@ def test_a_broker_that_goes_away_while_a_job_starts_is_reported_in_a_sentence(mo
         _main(monkeypatch, _fail(KafkaConnectionError("socket disconnected")))
 
 
+def test_a_log_of_json_has_the_reason_why_a_job_ends_and_all_its_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = Settings(log=Log(format="json"))
+    with pytest.raises(SystemExit) as ended:
+        _main(monkeypatch, _fail(KafkaConnectionError("socket disconnected")), settings=own)
+    last = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (ended.value.code, last["level"], last["program"]) == (1, "error", "x+y")
+    assert last["message"].startswith("No Kafka answers at localhost:9092: ")
+
+
 def test_records_that_were_deleted_unread_end_a_job_with_a_sentence_that_names_the_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -746,5 +760,5 @@ def test_a_query_that_fails_ends_its_job_with_the_cause_as_the_last_line_and_the
         _main(monkeypatch, _fail(StreamingQueryException(text)))
     assert str(ended.value) == f"The query x has failed: {cause}. A restart continues from the checkpoint."
     logged = capsys.readouterr().err
-    assert "error x ackstream.spark.job: The query x has failed." in logged
+    assert "error x+y ackstream.spark.job: The query x has failed." in logged
     assert text.splitlines()[-1] in logged
