@@ -19,7 +19,7 @@ def test_the_examples_of_the_page_run_one_after_the_other() -> None:
     names: dict[str, Any] = {}
     for example in EXAMPLES:
         exec(compile(example, PAGE.name, "exec"), names)
-    assert len(EXAMPLES) == 7
+    assert len(EXAMPLES) == 6
 
 
 def test_the_examples_of_the_guide_to_requests_run_in_memory(
