@@ -25,7 +25,7 @@ predefined questions as views; `ackstream register` adds both to [a catalog](../
   `"at"`. Without internet for the extension, use `ackstream sql`, or name a Python variable in the query:
   `outcomes = DeltaTable("LAKE/outcomes").to_pyarrow_table()`, `duckdb.sql("SELECT … FROM outcomes")`.
 - Spark: [eight lines of Python](../guides/ten-questions.md#in-spark).
-- [Other engines](../operate/data.md#tables). Trino requires quotes for `"auto"`. In delta-rs and Polars `things` and
+- Other engines: Trino requires quotes for `"auto"`. In delta-rs and Polars `things` and
   `things_search` require `DeltaTable.scan()`.
 
 All tables:
@@ -57,7 +57,7 @@ FROM (SELECT label, latency_ms, cume_dist() OVER (PARTITION BY label ORDER BY la
       FROM acknowledgements WHERE disposition = 'accepted' AND label IS NOT NULL) AS used
 WHERE share >= 0.95 GROUP BY label ORDER BY p95_ms DESC;
 
--- Which commands are in flight?
+-- Which requests are in flight?
 SELECT s.correlation_id, s.thing_id, s.received_at FROM signals s
 WHERE s.response_required AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.day = s.day AND o.id = s.id);
 ```
