@@ -182,8 +182,6 @@ class _Queue:
         self.queue = queue
         self.at = self.lease = 0
         self.held: dict[str, _Held] = {}
-        # settlements that were read before their deliveries, which are on another topic
-        self.early: Latest[str, int] = Latest(HELD)
         self.consumers: dict[str, int] = {}
         self.recent = tuple(Trend(max(1, window // SLICES), SLICES) for _ in range(4))
         self.delivered, self.redelivered, self.settled, self.dead = self.recent
@@ -199,6 +197,8 @@ class QueueView:
     def __init__(self, window: int) -> None:
         self._window = window
         self._queues: Latest[str, _Queue] = Latest(KEPT)
+        # of the past, the settlements may be read before the deliveries, which are on another topic
+        self._settled: Latest[tuple[str, str], int] = Latest(HELD)
 
     def request(self, request: queues.QueueRequest, at: int) -> None:
         """Process a request of a consumer."""
@@ -208,10 +208,11 @@ class QueueView:
                 if request.outcome == "working":
                     if (held := one.held.get(message)) is not None:
                         held.worked = at
-                elif one.held.pop(message, None) is not None:
-                    one.settled.add(at)
                 else:
-                    one.early[message] = at
+                    one.settled.add(at)
+                    self._settled[request.queue, message] = at
+                    if (held := one.held.get(message)) is not None and held.since <= at:
+                        del one.held[message]
         elif isinstance(request, (queues.Bind, queues.Alive)):
             one.consumers[request.consumer] = at
         elif isinstance(request, queues.Unbind):
@@ -231,9 +232,8 @@ class QueueView:
             if before is not None and before.count >= answer.count and before.consumer == answer.consumer:
                 # repeated after a crash, or because it did not arrive
                 return False
-            if (settled := one.early.get(answer.message, 0)) >= at:
-                one.settled.add(settled)
-            elif before is not None or len(one.held) < HELD:
+            settled = self._settled.get((answer.queue, answer.message), 0) >= at
+            if not settled and (before is not None or len(one.held) < HELD):
                 one.held[answer.message] = _Held(answer.consumer, at, answer.count, at)
             one.delivered.add(at)
             if answer.redelivered:

@@ -208,7 +208,8 @@ def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
     except AckstreamError as error:
         sys.exit(1 if logs.log_failure(str(error)) else str(error))
     except (Py4JNetworkError, ConnectionError):
-        sys.exit("Spark's JVM has ended, and the job with it.")
+        text = "Spark's JVM has ended, and the job with it."
+        sys.exit(1 if logs.log_failure(text) else text)
 
 
 END_SECONDS = 10

@@ -98,14 +98,18 @@ class SecuredBroker(Broker):
         return self._home / f"{party}.toml"
 
     def _write_settings(self, settings: Settings, party: str, user: str) -> Path:
-        path = self.settings_file(party)
+        path, own = self.settings_file(party), settings.lake
+        if own == Lake():
+            # checkpoints count the offsets of one Kafka
+            own = Lake(path=str(self._home / "lake"), checkpoints=str(self._home / "checkpoints"))
         values = (
             *(self.bootstrap, settings.kafka.topic_prefix, user, self._password_file(user), self._home / "ca.pem"),
-            # of its own: checkpoints count the offsets of one Kafka
-            *(self._home / "lake", self._home / "checkpoints"),
+            *(own.path, own.checkpoints),
         )
         # a text of JSON is one of TOML
-        bootstrap, prefix, username, password, ca, lake, checkpoints = (json.dumps(str(value)) for value in values)
+        bootstrap, prefix, username, password, ca, lake, checkpoints = (
+            json.dumps(str(value), ensure_ascii=False) for value in values
+        )
         text = (
             f"# Settings of the party {party}, written by `ackstream up --secure`: ACKSTREAM_CONF={path}\n"
             f"[kafka]\nbootstrap = {bootstrap}\ntopic_prefix = {prefix}\n"

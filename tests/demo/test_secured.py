@@ -79,8 +79,10 @@ def test_each_party_has_a_settings_file(secured: SecuredBroker) -> None:
 def test_the_settings_name_tables_and_checkpoints_of_their_own(secured: SecuredBroker) -> None:
     secured._own_properties()
     secured._password("correlate")
-    lake = load(secured._write_settings(Settings(), "correlate", "correlate"), {}).lake
-    assert {Path(lake.path), Path(lake.checkpoints)} == {secured._home / "lake", secured._home / "checkpoints"}
+    own = Lake(path=str(secured._home / "lake"), checkpoints=str(secured._home / "checkpoints"))
+    mine = Lake(path="/mine/\N{GRINNING FACE}", checkpoints="/mine/checkpoints")
+    for given, expected in ((Lake(), own), (mine, mine)):
+        assert load(secured._write_settings(Settings(lake=given), "correlate", "correlate"), {}).lake == expected
 
 
 # -- the demo ----------------------------------------------------------------------------------------------------------
