@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.text import Text
 from typer.core import TyperGroup
 
 from ackstream import __version__, errors
 from ackstream.cli import administration, messages, monitoring, requests, tables, terminal
 from ackstream.local import machine
-from ackstream.observe.logs import log_failure
 
 if TYPE_CHECKING:
     from ackstream.connectivity.transports.transport import Runner
@@ -55,8 +53,7 @@ class Commands(TyperGroup):
         except Exception as error:
             if (own := _own_error(error)) is None:
                 raise
-            if not log_failure(str(own)):
-                terminal.Terminal(stderr=True, soft_wrap=True).print(Text(str(own), style="red"))
+            terminal.show_failure(str(own))
             raise typer.Exit(exit_code(own)) from None
 
 

@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ackstream.errors import InputError
-from ackstream.observe.logs import CONTROLS, configure, escaped
+from ackstream.observe.logs import CONTROLS, configure, escaped, log_failure
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -249,6 +249,12 @@ def _csv_cell(value: Any) -> Any:
         # a time, in JSON's quotes
         value = value.strip('"') if value.startswith('"') else value
     return "" if value is None else escaped(value) if isinstance(value, str) else value
+
+
+def show_failure(text: str) -> None:
+    """Print why a command fails, in red, or log it."""
+    if not log_failure(text):
+        Terminal(stderr=True, soft_wrap=True).print(Text(text, style="red"))
 
 
 def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
