@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -89,6 +89,8 @@ def silence(signed_at: int | None, now: int) -> str:
 class LedgerFeed(TopicFeed):
     """Reads the ledger, and checks the clock of requests."""
 
+    _signed_at = -1
+
     def __init__(self, settings: Settings, since: int) -> None:
         """Connect, to read since epoch milliseconds; raises if the broker is unavailable or a topic is missing."""
         super().__init__(settings, ["ledger"], since)
@@ -104,11 +106,11 @@ class LedgerFeed(TopicFeed):
     def signed_at(self) -> int | None:
         """Return the time of correlate's newest sign of life, epoch ms, or ``None``; ``KafkaError``: no broker."""
         signs = TopicPartition(self._settings.kafka.topic("correlate-lease"), 0)
-        try:
-            latest = self._admin.list_partition_offsets({signs: OffsetSpec.MAX_TIMESTAMP})[signs].timestamp
-        except UnknownTopicOrPartitionError:
-            latest = -1
-        return latest if latest >= 0 else None
+        with suppress(UnknownTopicOrPartitionError):
+            found = self._admin.list_partition_offsets({signs: OffsetSpec.MAX_TIMESTAMP})[signs].timestamp
+            # a broker may know none for a moment
+            self._signed_at = max(self._signed_at, found)
+        return self._signed_at if self._signed_at >= 0 else None
 
     def warning(self) -> str:
         """Return a warning if correlate is silent, else ""; ``KafkaError``: no broker."""

@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
+from kafka.errors import UnknownTopicOrPartitionError
 from kafka.structs import OffsetAndMetadata
 
 from ackstream.errors import AckstreamError
@@ -204,3 +205,16 @@ def test_what_a_terminal_shows_has_requests_jobs_and_planes(settings: Settings) 
         write(settings, "stored", messages.write_stored(StoredRange("orders", 4, 9, 6)))
         watching.follow(3.0)
         assert watching.now().planes.publishers[0].last == 9
+
+
+def test_a_broker_that_knows_no_newest_sign_for_a_moment_makes_correlate_no_less_alive() -> None:
+    feed = LedgerFeed.__new__(LedgerFeed)
+    feed._settings, feed._admin = Settings(), mock.MagicMock()
+    answers: list[object] = [UnknownTopicOrPartitionError(), -1, 7_000, -1, UnknownTopicOrPartitionError(), 8_000]
+    feed._admin.list_partition_offsets.side_effect = [
+        one
+        if isinstance(one, Exception)
+        else mock.MagicMock(__getitem__=lambda *_, at=one: mock.MagicMock(timestamp=at))
+        for one in answers
+    ]
+    assert [feed.signed_at() for _ in answers] == [None, None, 7_000, 7_000, 7_000, 8_000]
