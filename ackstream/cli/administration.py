@@ -90,7 +90,7 @@ def status(*, as_json: AsJson = False) -> None:
     }
     for configuration in _CONFIGURATIONS:
         found = jars.present(configuration)
-        missing = "not downloaded yet; `ackstream jars` or the first use does it"
+        missing = f"not downloaded yet; `ackstream jars {configuration}` or the first use does it"
         parts[f"{configuration} jars"] = f"{len(found)} downloaded" if found else missing
     topics = _topics(settings)
     responds = not isinstance(topics, AckstreamError)
