@@ -192,7 +192,7 @@ def test_the_query_of_the_readme_is_answered() -> None:
     (query,) = re.findall(r"```sql\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     result = run(stdin=query)
     assert result.exit_code == 0, result.stderr
-    assert [line.split() for line in result.stdout.splitlines()] == [["missing", "orders"], ["['c:d']", "1"]]
+    assert [line.split() for line in result.stdout.splitlines()] == [["label", "orders"], ["c:d", "1"]]
 
 
 def test_the_queries_of_the_tables_page_are_answered() -> None:
