@@ -34,6 +34,7 @@ class TopicFeed(Closing):
     def __init__(self, settings: Settings, topics: Iterable[str], since: int, *, existing: bool = False) -> None:
         """Connect, to read (only the ``existing``) topics since epoch ms; raises if one or the broker is missing."""
         self._settings, kafka = settings, settings.kafka
+        self._newest: dict[TopicPartition, int] = {}
         self.names = {kafka.topic(name): name for name in topics}
         with ExitStack() as stack:
             self._admin = stack.enter_context(connect_admin(kafka, **_LIMITED))
@@ -60,6 +61,12 @@ class TopicFeed(Closing):
             return self._reader.read(timeout_ms)
         self._reader.stop.wait(timeout_ms / 1000)
         return []
+
+    def _look_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note the time of the newest record of each partition, epoch ms; a broker may know none for a moment."""
+        wanted = dict.fromkeys(partitions, OffsetSpec.MAX_TIMESTAMP)
+        found = self._admin.list_partition_offsets(wanted) if wanted else {}
+        self._newest |= {one: entry.timestamp for one, entry in found.items() if entry.timestamp >= 0}
 
     def read_all(self, take: Callable[[Any], None]) -> None:
         """Give all present records to a function; ``KafkaError``: the broker is unavailable."""
@@ -89,8 +96,6 @@ def silence(signed_at: int | None, now: int) -> str:
 class LedgerFeed(TopicFeed):
     """Reads the ledger, and checks the clock of requests."""
 
-    _signed_at = -1
-
     def __init__(self, settings: Settings, since: int) -> None:
         """Connect, to read since epoch milliseconds; raises if the broker is unavailable or a topic is missing."""
         super().__init__(settings, ["ledger"], since)
@@ -107,10 +112,8 @@ class LedgerFeed(TopicFeed):
         """Return the time of correlate's newest sign of life, epoch ms, or ``None``; ``KafkaError``: no broker."""
         signs = TopicPartition(self._settings.kafka.topic("correlate-lease"), 0)
         with suppress(UnknownTopicOrPartitionError):
-            found = self._admin.list_partition_offsets({signs: OffsetSpec.MAX_TIMESTAMP})[signs].timestamp
-            # a broker may know none for a moment
-            self._signed_at = max(self._signed_at, found)
-        return self._signed_at if self._signed_at >= 0 else None
+            self._look_up([signs])
+        return self._newest.get(signs)
 
     def warning(self) -> str:
         """Return a warning if correlate is silent, else ""; ``KafkaError``: no broker."""
@@ -173,9 +176,8 @@ class PlaneFeed(TopicFeed):
     def signs(self) -> list[JobSign]:
         """Return the jobs that have run at some time; ``KafkaError``: the broker is unavailable."""
         leases = {TopicPartition(self._settings.kafka.topic(f"{job}-lease"), 0): job for job in JOBS}
-        wanted = {one: OffsetSpec.MAX_TIMESTAMP for one in leases if one.topic in self._existing}
-        found = self._admin.list_partition_offsets(wanted) if wanted else {}
-        last = {leases[partition]: entry.timestamp for partition, entry in found.items() if entry.timestamp >= 0}
+        self._look_up(one for one in leases if one.topic in self._existing)
+        last = {leases[partition]: at for partition, at in self._newest.items()}
         lags, now = self._lags(last), epoch_milliseconds()
         return [
             JobSign(job, max(0, now - at), now - at < SILENT_MS, lags[job])

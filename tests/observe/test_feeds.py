@@ -209,12 +209,10 @@ def test_what_a_terminal_shows_has_requests_jobs_and_planes(settings: Settings) 
 
 def test_a_broker_that_knows_no_newest_sign_for_a_moment_makes_correlate_no_less_alive() -> None:
     feed = LedgerFeed.__new__(LedgerFeed)
-    feed._settings, feed._admin = Settings(), mock.MagicMock()
+    feed._settings, feed._admin, feed._newest = Settings(), mock.MagicMock(), {}
     answers: list[object] = [UnknownTopicOrPartitionError(), -1, 7_000, -1, UnknownTopicOrPartitionError(), 8_000]
+    signs = TopicPartition("correlate-lease", 0)
     feed._admin.list_partition_offsets.side_effect = [
-        one
-        if isinstance(one, Exception)
-        else mock.MagicMock(__getitem__=lambda *_, at=one: mock.MagicMock(timestamp=at))
-        for one in answers
+        one if isinstance(one, Exception) else {signs: mock.MagicMock(timestamp=one)} for one in answers
     ]
     assert [feed.signed_at() for _ in answers] == [None, None, 7_000, 7_000, 7_000, 8_000]
