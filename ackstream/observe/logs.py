@@ -115,8 +115,7 @@ class _Repetitions(logging.Filter):
 
 def log_failure(message: str) -> bool:
     """Log why the process ends if its log consists of JSON lines; return whether it does."""
-    formatters = [handler.formatter for handler in logging.root.handlers]
-    found = any(isinstance(one, LogFormatter) and one.as_json for one in formatters)
+    found = any(isinstance(one.formatter, LogFormatter) and one.formatter.as_json for one in logging.root.handlers)
     if found:
         logging.getLogger(__name__).error("%s", message)
     return found

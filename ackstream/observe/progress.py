@@ -205,13 +205,14 @@ class QueueView:
         one = self._touch(request.queue, at)
         if isinstance(request, queues.SettleMessages):
             for message in request.messages:
+                held = one.held.get(message)
                 if request.outcome == "working":
-                    if (held := one.held.get(message)) is not None:
+                    if held is not None:
                         held.worked = at
                 else:
                     one.settled.add(at)
                     self._settled[request.queue, message] = at
-                    if (held := one.held.get(message)) is not None and held.since <= at:
+                    if held is not None and held.since <= at:
                         del one.held[message]
         elif isinstance(request, (queues.Bind, queues.Alive)):
             one.consumers[request.consumer] = at
@@ -232,8 +233,7 @@ class QueueView:
             if before is not None and before.count >= answer.count and before.consumer == answer.consumer:
                 # repeated after a crash, or because it did not arrive
                 return False
-            settled = self._settled.get((answer.queue, answer.message), 0) >= at
-            if not settled and (before is not None or len(one.held) < HELD):
+            if (before is not None or len(one.held) < HELD) and self._settled.get((one.queue, answer.message), 0) < at:
                 one.held[answer.message] = _Held(answer.consumer, at, answer.count, at)
             one.delivered.add(at)
             if answer.redelivered:

@@ -205,11 +205,10 @@ def run_with_settings(run: Callable[[Settings], None], program: str) -> None:
                 run(settings)
         except EXPECTED as error:
             raise failure(settings.kafka, error) from error
+        except (Py4JNetworkError, ConnectionError):
+            raise LocalError("Spark's JVM has ended, and the job with it.") from None
     except AckstreamError as error:
         sys.exit(1 if logs.log_failure(str(error)) else str(error))
-    except (Py4JNetworkError, ConnectionError):
-        text = "Spark's JVM has ended, and the job with it."
-        sys.exit(1 if logs.log_failure(text) else text)
 
 
 END_SECONDS = 10
