@@ -102,20 +102,13 @@ class SecuredBroker(Broker):
         if own == Lake():
             # checkpoints count the offsets of one Kafka
             own = Lake(path=str(self._home / "lake"), checkpoints=str(self._home / "checkpoints"))
-        values = (
-            *(self.bootstrap, settings.kafka.topic_prefix, user, self._password_file(user), self._home / "ca.pem"),
-            *(own.path, own.checkpoints),
-        )
-        # a text of JSON is one of TOML
-        bootstrap, prefix, username, password, ca, lake, checkpoints = (
-            json.dumps(str(value), ensure_ascii=False) for value in values
-        )
         text = (
             f"# Settings of the party {party}, written by `ackstream up --secure`: ACKSTREAM_CONF={path}\n"
-            f"[kafka]\nbootstrap = {bootstrap}\ntopic_prefix = {prefix}\n"
-            f'[kafka.security]\nprotocol = "SASL_SSL"\nmechanism = "{MECHANISM}"\nusername = {username}\n'
-            f"password = {{ file = {password} }}\ntls = {{ ca = {ca} }}\n"
-            f"[lake]\npath = {lake}\ncheckpoints = {checkpoints}\n"
+            f"[kafka]\nbootstrap = {_toml(self.bootstrap)}\ntopic_prefix = {_toml(settings.kafka.topic_prefix)}\n"
+            f'[kafka.security]\nprotocol = "SASL_SSL"\nmechanism = "{MECHANISM}"\nusername = {_toml(user)}\n'
+            f"password = {{ file = {_toml(self._password_file(user))} }}\n"
+            f"tls = {{ ca = {_toml(self._home / 'ca.pem')} }}\n"
+            f"[lake]\npath = {_toml(own.path)}\ncheckpoints = {_toml(own.checkpoints)}\n"
         )
         path.write_text(text, "utf-8")
         return path
@@ -161,6 +154,11 @@ AUTHORITY_VALID, VALID = timedelta(days=3650), timedelta(days=365)
 HOSTS = ("localhost", "127.0.0.1", "::1")
 _BEFORE = timedelta(days=1)
 """The start of validity before now: clocks of machines differ, and may be set for another time zone."""
+
+
+def _toml(value: object) -> str:
+    # a text of JSON is one of TOML
+    return json.dumps(str(value), ensure_ascii=False)
 
 
 class Authority:
